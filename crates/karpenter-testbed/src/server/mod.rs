@@ -19,8 +19,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 use http::request::Parts;
-use http::{Method, StatusCode};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ use owners::Owners;
 use wire::error::ApiError;
 pub use wire::reply::Body;
 use wire::reply::Reply;
-use wire::request::{Call, MAX_BODY, Target};
+use wire::request::{Call, Target};
 pub use wire::serve::{ServeError, Served as ServedOverHttps};
 use write::context::timestamp;
 
@@ -137,13 +137,6 @@ impl ApiServer {
     }
 
     async fn answer(&self, parts: &Parts, body: Bytes) -> Result<Reply, ApiError> {
-        if body.len() > MAX_BODY {
-            return Err(ApiError::new(
-                StatusCode::PAYLOAD_TOO_LARGE.as_u16(),
-                "RequestEntityTooLarge",
-                format!("Request entity too large: limit is {MAX_BODY}"),
-            ));
-        }
         let Some(target) = Target::parse(parts.uri.path()) else {
             self.authorize_path(parts)?;
             return self.answer_other(parts);

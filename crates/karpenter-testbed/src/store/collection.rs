@@ -244,6 +244,16 @@ impl Collection {
         Ok(page(merged.into_values(), query, revision))
     }
 
+    /// Returns all objects, or those of a namespace, ordered by key.
+    #[must_use]
+    pub fn all(&self, namespace: Option<&str>) -> Vec<Arc<Object>> {
+        let state = self.state.lock();
+        let (from, until) = bounds(namespace, None);
+        let range = (from.as_ref().map(|s| &**s), until.as_ref().map(|s| &**s));
+        let objects = state.objects.range::<str, _>(range);
+        objects.map(|(_, object)| Arc::clone(object)).collect()
+    }
+
     /// Returns all selected objects, and a cursor that continues from there.
     #[must_use]
     pub fn list_and_follow(

@@ -17,8 +17,6 @@ use crate::server::ApiServer;
 use crate::server::catalog::Served;
 use crate::server::wire::error::ApiError;
 use crate::server::wire::request::Call;
-use crate::server::wire::selector::Selectors;
-use crate::store::Query;
 
 /// Paths that all authenticated users may read: UPSTREAM: kubernetes bootstrappolicy/policy.go, `system:discovery`.
 const DISCOVERY: [&str; 7] = [
@@ -383,16 +381,8 @@ impl ApiServer {
         let Some(served) = self.catalog.find(GROUP, "v1", plural) else {
             return Vec::new();
         };
-        let query = Query {
-            namespace,
-            after: None,
-            limit: 0,
-            at: None,
-            matcher: &Selectors::default(),
-        };
-        let page = served.collection.list(&query);
-        page.map(|page| page.items)
-            .unwrap_or_default()
+        let objects = served.collection.all(namespace);
+        objects
             .iter()
             .filter_map(|object| serde_json::from_slice(object.bytes()).ok())
             .collect()

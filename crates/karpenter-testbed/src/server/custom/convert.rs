@@ -8,8 +8,6 @@ use super::super::catalog::Served;
 use super::super::value::map_of;
 use crate::registry::{CustomResource, api_version};
 use crate::server::wire::error::ApiError;
-use crate::server::wire::selector::Selectors;
-use crate::store::Query;
 
 impl ApiServer {
     /// Converts an object between the versions of its kind.
@@ -55,15 +53,8 @@ impl ApiServer {
             .catalog
             .find("discovery.k8s.io", "v1", "endpointslices")
             .and_then(|slices| {
-                let page = slices.collection.list(&Query {
-                    namespace: Some(namespace),
-                    after: None,
-                    limit: 0,
-                    at: None,
-                    matcher: &Selectors::default(),
-                });
-                page.ok()?
-                    .items
+                let slices = slices.collection.all(Some(namespace));
+                slices
                     .iter()
                     .map(|slice| slice.value())
                     .filter(|slice| {

@@ -12,9 +12,7 @@ use crate::server::catalog::Served;
 use crate::server::delete::DeleteOptions;
 use crate::server::value::{map_of, object_of};
 use crate::server::wire::error::ApiError;
-use crate::server::wire::selector::Selectors;
 use crate::server::write::context::{Context, timestamp};
-use crate::store::{Object, Query};
 
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
@@ -92,7 +90,7 @@ impl ApiServer {
             .into_iter()
             .find(|s| s.custom.as_ref().is_some_and(|c| c.crd == definition));
         if let Some(served) = served {
-            for object in objects_of(&served) {
+            for object in served.collection.all(None) {
                 if !object.is_terminating() {
                     // After an error an object is left.
                     let _ = self
@@ -106,7 +104,7 @@ impl ApiServer {
                         .await;
                 }
             }
-            if !objects_of(&served).is_empty() {
+            if !served.collection.all(None).is_empty() {
                 return;
             }
         }
@@ -126,18 +124,4 @@ impl ApiServer {
             })
             .await;
     }
-}
-
-fn objects_of(served: &Served) -> Vec<Arc<Object>> {
-    served
-        .collection
-        .list(&Query {
-            namespace: None,
-            after: None,
-            limit: 0,
-            at: None,
-            matcher: &Selectors::default(),
-        })
-        .map(|page| page.items)
-        .unwrap_or_default()
 }

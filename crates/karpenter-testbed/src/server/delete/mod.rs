@@ -17,8 +17,8 @@ use crate::server::wire::error::{ApiError, details};
 use crate::server::wire::reply::Reply;
 use crate::server::wire::request::Call;
 use crate::server::write::context::{Context, timestamp};
-use crate::server::write::ready_to_go;
-use crate::store::{Object, Query, Rejected};
+use crate::server::write::{Failed, ready_to_go};
+use crate::store::{Object, Query};
 
 /// The options of a delete, from body and query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -218,29 +218,11 @@ impl ApiServer {
         if !gone && new == old {
             return Ok(Some(Deleted::Waiting(new)));
         }
-        let mut stored = self.to_storage(served, new.clone()).await?;
-        let result = if gone {
-            served
-                .collection
-                .remove(&current.key, current.revision, &mut stored)
-        } else {
-            served
-                .collection
-                .replace(&current.key, current.revision, served.edition, &mut stored)
-        };
-        match result {
-            Ok(_) => {
-                new["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
-                if gone {
-                    self.after_delete(served, &stored);
-                    Ok(Some(Deleted::Gone(new)))
-                } else {
-                    self.after_write(served, &stored);
-                    Ok(Some(Deleted::Waiting(new)))
-                }
-            }
-            Err(Rejected::Missing) => Err(ApiError::not_found(served, name)),
-            Err(_) => Ok(None),
+        match self.commit(served, current, &mut new).await {
+            Ok(true) => Ok(Some(Deleted::Gone(new))),
+            Ok(false) => Ok(Some(Deleted::Waiting(new))),
+            Err(Failed::Raced) => Ok(None),
+            Err(Failed::Refused(error)) => Err(error),
         }
     }
 

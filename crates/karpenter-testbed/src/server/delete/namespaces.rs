@@ -1,12 +1,9 @@
 //! Deletion of namespaces.
 
 use crate::server::ApiServer;
-use crate::server::catalog::Served;
 use crate::server::delete::DeleteOptions;
 use crate::server::value::map_of;
-use crate::server::wire::selector::Selectors;
 use crate::server::write::context::Context;
-use crate::store::Query;
 
 impl ApiServer {
     /// Continues the deletion of a namespace, in the background, if it is being deleted.
@@ -35,7 +32,7 @@ impl ApiServer {
             if !served.namespaced {
                 continue;
             }
-            for object in objects_in(&served, namespace) {
+            for object in served.collection.all(Some(namespace)) {
                 if !object.is_terminating() {
                     // After an error an object is left.
                     let _ = self
@@ -43,7 +40,7 @@ impl ApiServer {
                         .await;
                 }
             }
-            left += objects_in(&served, namespace).len();
+            left += served.collection.all(Some(namespace)).len();
         }
         if left > 0 {
             return;
@@ -63,18 +60,4 @@ impl ApiServer {
             })
             .await;
     }
-}
-
-fn objects_in(served: &Served, namespace: &str) -> Vec<std::sync::Arc<crate::store::Object>> {
-    served
-        .collection
-        .list(&Query {
-            namespace: Some(namespace),
-            after: None,
-            limit: 0,
-            at: None,
-            matcher: &Selectors::default(),
-        })
-        .map(|page| page.items)
-        .unwrap_or_default()
 }

@@ -12,9 +12,8 @@ use crate::server::value::{map_of, name_of};
 use crate::server::wire::error::ApiError;
 use crate::server::wire::reply::Reply;
 use crate::server::wire::request::Call;
-use crate::server::wire::selector::Selectors;
 use crate::server::write::context::{Context, timestamp};
-use crate::store::{Object, Query};
+use crate::store::Object;
 
 /// With more unconfirmed evictions than this a budget rejects further ones, as upstream does to bound its status.
 const MAX_DISRUPTED: usize = 2000;
@@ -64,18 +63,9 @@ impl ApiServer {
         let Some(budgets) = self.catalog.find("policy", "v1", "poddisruptionbudgets") else {
             return Ok(());
         };
-        let page = budgets
+        let concerned: Vec<(Value, u64)> = budgets
             .collection
-            .list(&Query {
-                namespace: Some(namespace),
-                after: None,
-                limit: 0,
-                at: None,
-                matcher: &Selectors::default(),
-            })
-            .map_err(|e| ApiError::expired(e.to_string()))?;
-        let concerned: Vec<(Value, u64)> = page
-            .items
+            .all(Some(namespace))
             .iter()
             .map(|budget| (budget.value(), budget.revision))
             .filter(|(budget, _)| {

@@ -49,7 +49,7 @@ impl ApiServer {
         key: &str,
         name: &str,
         ctx: &Context,
-        change: impl Fn(&mut Value) -> Result<(), ApiError>,
+        mut change: impl FnMut(&mut Value) -> Result<(), ApiError>,
     ) -> Result<Value, ApiError> {
         for _ in 0..RETRIES {
             let Some(current) = served.collection.get(key) else {

@@ -1,62 +1,20 @@
 //! Responses: whole bodies and streams.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 use http::{Response, StatusCode};
 use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 
 use crate::server::wire::error::ApiError;
 
 /// A response body: one buffer, or a stream of buffers.
-pub enum Body {
-    Full(Option<Bytes>),
-    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
-}
-
-impl std::fmt::Debug for Body {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Full(bytes) => f.debug_tuple("Full").field(bytes).finish(),
-            Self::Stream(_) => f.write_str("Stream"),
-        }
-    }
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Self::Stream(stream) => stream
-                .as_mut()
-                .poll_next(cx)
-                .map(|item| item.map(|b| Ok(Frame::data(b)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None))
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        match self {
-            Self::Full(Some(bytes)) => http_body::SizeHint::with_exact(bytes.len() as u64),
-            Self::Full(None) => http_body::SizeHint::with_exact(0),
-            Self::Stream(_) => http_body::SizeHint::default(),
-        }
-    }
-}
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A response before its conversion to HTTP.
 #[derive(Debug)]
@@ -75,7 +33,7 @@ impl Reply {
     pub fn bytes(code: u16, bytes: Bytes) -> Self {
         Self {
             code,
-            body: Body::Full(Some(bytes)),
+            body: Full::new(bytes).boxed_unsync(),
             content_type: "application/json",
             warnings: Vec::new(),
             retry_after: None,
@@ -100,7 +58,7 @@ impl Reply {
     #[must_use]
     pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         Self {
-            body: Body::Stream(Box::pin(stream)),
+            body: BodyExt::boxed_unsync(StreamBody::new(stream.map(|it| Ok(Frame::data(it))))),
             ..Self::bytes(200, Bytes::new())
         }
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use crate::faults::Fault;
@@ -78,40 +79,8 @@ impl Target {
     }
 }
 
-fn hex(byte: u8) -> Option<u8> {
-    char::from(byte)
-        .to_digit(16)
-        .and_then(|d| u8::try_from(d).ok())
-}
-
-fn percent_decode(text: &str, plus_is_space: bool) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        match bytes[i] {
-            b'%' => {
-                let pair = bytes
-                    .get(i + 1)
-                    .and_then(|h| hex(*h))
-                    .zip(bytes.get(i + 2).and_then(|l| hex(*l)));
-                if let Some((high, low)) = pair {
-                    out.push(high * 16 + low);
-                    i += 3;
-                    continue;
-                }
-                out.push(b'%');
-            }
-            b'+' if plus_is_space => out.push(b' '),
-            other => out.push(other),
-        }
-        i += 1;
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
 fn decode(segment: &str) -> String {
-    percent_decode(segment, false)
+    percent_decode_str(segment).decode_utf8_lossy().into_owned()
 }
 
 /// How unknown and duplicate fields are treated.
@@ -157,14 +126,14 @@ impl Options {
         let mut options = Self::default();
         for pair in query.split('&').filter(|p| !p.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decode(value, true);
+            let value = decode(&value.replace('+', " "));
             let flag = || {
                 matches!(
                     value.as_str(),
                     "true" | "1" | "t" | "T" | "TRUE" | "True" | ""
                 )
             };
-            match percent_decode(key, true).as_str() {
+            match decode(key).as_str() {
                 "watch" => options.watch = flag(),
                 "labelSelector" => options.label_selector = value,
                 "fieldSelector" => options.field_selector = value,

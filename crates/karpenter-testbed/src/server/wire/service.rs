@@ -5,9 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::faults::Exempt;
 use crate::server::ApiServer;
@@ -36,7 +36,7 @@ impl ApiServer {
 impl<B> tower::Service<Request<B>> for Service
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: std::fmt::Display,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -54,43 +54,16 @@ where
             if exempt {
                 parts.extensions.insert(Exempt);
             }
-            Ok(match collect(body).await {
-                Ok(body) => server.handle(&parts, body).await,
-                Err(error) => Reply::from(error).into_response(),
-            })
+            let error = match Limited::new(body, MAX_BODY).collect().await {
+                Ok(body) => return Ok(server.handle(&parts, body.to_bytes()).await),
+                Err(error) if error.is::<LengthLimitError>() => ApiError::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!("Request entity too large: limit is {MAX_BODY}"),
+                ),
+                Err(error) => ApiError::bad_request(format!("error reading body: {error}")),
+            };
+            Ok(Reply::from(error).into_response())
         })
     }
-}
-
-/// Reads a body, and stops just beyond the limit at which the server rejects it.
-async fn collect<B>(body: B) -> Result<Bytes, ApiError>
-where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: std::fmt::Display,
-{
-    let mut body = std::pin::pin!(body);
-    let mut first = Bytes::new();
-    let mut joined = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| ApiError::bad_request(format!("error reading body: {e}")))?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if first.is_empty() && joined.is_empty() {
-            first = data;
-        } else {
-            if joined.is_empty() {
-                joined.put_slice(&std::mem::take(&mut first));
-            }
-            joined.put_slice(&data);
-        }
-        if first.len() + joined.len() > MAX_BODY {
-            break;
-        }
-    }
-    Ok(if joined.is_empty() {
-        first
-    } else {
-        joined.freeze()
-    })
 }

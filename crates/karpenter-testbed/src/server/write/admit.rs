@@ -6,9 +6,7 @@ use super::super::catalog::Served;
 use super::super::value::name_of;
 use super::super::{ApiServer, admission};
 use crate::server::wire::error::ApiError;
-use crate::server::wire::selector::Selectors;
 use crate::server::write::context::Context;
-use crate::store::Query;
 
 impl ApiServer {
     pub(super) fn admit_create(
@@ -46,16 +44,9 @@ impl ApiServer {
         let name = name_of(pod).to_owned();
         let find = |class: &str| classes.collection.get(class).map(|o| o.value());
         let default = || {
-            let all = Query {
-                namespace: None,
-                after: None,
-                limit: 0,
-                at: None,
-                matcher: &Selectors::default(),
-            };
-            let page = classes.collection.list(&all).ok()?;
             // The two system classes are never the default.
-            page.items
+            let classes = classes.collection.all(None);
+            classes
                 .iter()
                 .filter(|o| !o.name().starts_with("system-"))
                 .map(|o| o.value())

@@ -202,31 +202,19 @@ impl ApiServer {
                 )],
             ));
         }
-        for _ in 0..RETRIES {
-            let Some(current) = served.collection.get(&key) else {
-                if creates_on_update(served) && call.target.subresource.is_none() && !named_revision
-                {
-                    let written = self
-                        .create_value(served, call.target.namespace.as_deref(), value, &ctx)
-                        .await?;
-                    return Ok(self.show(served, call, 201, &written.value));
-                }
-                return Err(ApiError::not_found(served, name));
-            };
-            let old = self.read(served, &current).await?;
-            match self
-                .finish_update(served, &current, &old, value.clone(), &ctx)
-                .await
-            {
-                Err(Failed::Raced) if !named_revision => {}
-                Err(Failed::Raced) => return Err(ApiError::modified(served, name)),
-                Err(Failed::Refused(error)) => return Err(error),
-                Ok(value) => {
-                    return Ok(self.show(served, call, 200, &value).with_warnings(warnings));
-                }
-            }
+        let creates = creates_on_update(served) && call.target.subresource.is_none();
+        if creates && !named_revision && served.collection.get(&key).is_none() {
+            let written = self
+                .create_value(served, call.target.namespace.as_deref(), value, &ctx)
+                .await?;
+            return Ok(self.show(served, call, 201, &written.value));
         }
-        Err(ApiError::modified(served, name))
+        let change = |object: &mut Value| {
+            object.clone_from(&value);
+            Ok(())
+        };
+        let value = self.modify(served, &key, name, &ctx, change).await?;
+        Ok(self.show(served, call, 200, &value).with_warnings(warnings))
     }
 
     /// PATCH on an object or its status.
@@ -265,27 +253,42 @@ impl ApiServer {
             ));
         }
         let key = served.key(call.target.namespace.as_deref(), name);
-        let named_revision = has_revision(&patch);
-        for _ in 0..RETRIES {
-            let Some(current) = served.collection.get(&key) else {
-                if kind == PatchKind::Apply && call.target.subresource.is_none() {
-                    return self.apply_new(served, call, name, patch, &ctx).await;
-                }
-                return Err(ApiError::not_found(served, name));
-            };
-            let old = self.read(served, &current).await?;
-            let mut warnings = Vec::new();
-            let new = self.patched(served, call, kind, &old, &patch, &ctx, &mut warnings)?;
-            match self.finish_update(served, &current, &old, new, &ctx).await {
-                Err(Failed::Raced) if !named_revision => {}
-                Err(Failed::Raced) => return Err(ApiError::modified(served, name)),
-                Err(Failed::Refused(error)) => return Err(error),
-                Ok(value) => {
-                    return Ok(self.show(served, call, 200, &value).with_warnings(warnings));
-                }
-            }
+        let is_apply = kind == PatchKind::Apply && call.target.subresource.is_none();
+        if is_apply && served.collection.get(&key).is_none() {
+            return self.apply_new(served, call, name, patch, &ctx).await;
         }
-        Err(ApiError::modified(served, name))
+        let mut warnings = Vec::new();
+        let change = |object: &mut Value| {
+            warnings.clear();
+            let mut new = if kind == PatchKind::Apply {
+                let mut config = patch.clone();
+                check_kind(served, &mut config)?;
+                check_identity(&config, object)?;
+                normalize(served, &mut config, &ctx, &mut warnings)?;
+                ctx.as_writer(served, |w| {
+                    fields::apply(
+                        Some(&*object),
+                        &config,
+                        &served.schema,
+                        w,
+                        call.options.force,
+                    )
+                })
+                .map_err(refused_apply)?
+            } else {
+                kind.apply(served, object, &patch)?
+            };
+            if !new.is_object() {
+                return Err(ApiError::bad_request("the patched object is not an object"));
+            }
+            check_kind(served, &mut new)?;
+            check_identity(&new, object)?;
+            normalize(served, &mut new, &ctx, &mut warnings)?;
+            *object = new;
+            Ok(())
+        };
+        let value = self.modify(served, &key, name, &ctx, change).await?;
+        Ok(self.show(served, call, 200, &value).with_warnings(warnings))
     }
 
     async fn apply_new(
@@ -320,41 +323,6 @@ impl ApiServer {
             .with_warnings(written.warnings))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of `patch`, split for reading"
-    )]
-    fn patched(
-        &self,
-        served: &Served,
-        call: &Call,
-        kind: PatchKind,
-        old: &Value,
-        patch: &Value,
-        ctx: &Context,
-        warnings: &mut Vec<String>,
-    ) -> Result<Value, ApiError> {
-        let mut new = if kind == PatchKind::Apply {
-            let mut config = patch.clone();
-            check_kind(served, &mut config)?;
-            check_identity(&config, old)?;
-            normalize(served, &mut config, ctx, warnings)?;
-            ctx.as_writer(served, |w| {
-                fields::apply(Some(old), &config, &served.schema, w, call.options.force)
-            })
-            .map_err(refused_apply)?
-        } else {
-            kind.apply(served, old, patch)?
-        };
-        if !new.is_object() {
-            return Err(ApiError::bad_request("the patched object is not an object"));
-        }
-        check_kind(served, &mut new)?;
-        check_identity(&new, old)?;
-        normalize(served, &mut new, ctx, warnings)?;
-        Ok(new)
-    }
-
     /// Passes a desired state through the rest of the pipeline; returns the object that is stored (or would be).
     pub(super) async fn finish_update(
         &self,
@@ -364,7 +332,6 @@ impl ApiServer {
         mut new: Value,
         ctx: &Context,
     ) -> Result<Value, Failed> {
-        let name = name_of(old).to_owned();
         check_preconditions(served, old, &new)?;
         carry_metadata(old, &mut new);
         carry_halves(served, old, &mut new, ctx.subresource.as_deref());
@@ -375,44 +342,45 @@ impl ApiServer {
             "resourceVersion".into(),
             old["metadata"]["resourceVersion"].clone(),
         );
-        if ready_to_go(&new) {
-            if ctx.dry_run {
-                return Ok(new);
-            }
-            let mut last = self.to_storage(served, new.clone()).await?;
-            return match served
-                .collection
-                .remove(&current.key, current.revision, &mut last)
-            {
-                Ok(_) => {
-                    self.after_delete(served, &last);
-                    new["metadata"]["resourceVersion"] =
-                        last["metadata"]["resourceVersion"].clone();
-                    Ok(new)
-                }
-                Err(Rejected::Missing) => Err(ApiError::not_found(served, &name).into()),
-                Err(_) => Err(Failed::Raced),
-            };
-        }
-        if fields::unchanged(old, &new) {
+        if !ready_to_go(&new) && fields::unchanged(old, &new) {
             return Ok(old.clone());
         }
-        if ctx.dry_run {
-            return Ok(new);
+        if !ctx.dry_run {
+            self.commit(served, current, &mut new).await?;
         }
+        Ok(new)
+    }
+
+    /// Stores the next state of an object, which gets its resource version, or removes the object if it is ready to go; returns
+    /// whether it is gone.
+    pub(super) async fn commit(
+        &self,
+        served: &Served,
+        current: &Object,
+        new: &mut Value,
+    ) -> Result<bool, Failed> {
+        let gone = ready_to_go(new);
         let mut stored = self.to_storage(served, new.clone()).await?;
-        match served
-            .collection
-            .replace(&current.key, current.revision, served.edition, &mut stored)
-        {
-            Ok(_) => {
-                self.after_write(served, &stored);
-                new["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
-                Ok(new)
+        let (collection, revision) = (&served.collection, current.revision);
+        let written = if gone {
+            collection.remove(&current.key, revision, &mut stored)
+        } else {
+            collection.replace(&current.key, revision, served.edition, &mut stored)
+        };
+        match written {
+            Ok(_) => {}
+            Err(Rejected::Missing) => {
+                return Err(ApiError::not_found(served, name_of(new)).into());
             }
-            Err(Rejected::Missing) => Err(ApiError::not_found(served, &name).into()),
-            Err(_) => Err(Failed::Raced),
+            Err(_) => return Err(Failed::Raced),
         }
+        new["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
+        if gone {
+            self.after_delete(served, &stored);
+        } else {
+            self.after_write(served, &stored);
+        }
+        Ok(gone)
     }
 
     /// Returns the object in its storage version.

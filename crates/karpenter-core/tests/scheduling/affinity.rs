@@ -198,10 +198,10 @@ fn anti_affinity_to_pods_everywhere_fails() {
         [Z1, Z2, Z3].map(|zone| pod(zone).label("app", "web").select(ZONE, zone).cpu("2"));
     let away = pod("p").cpu("100m").anti_affinity(ZONE, WEB);
     let plan = World::new().with(in_each_zone).with(away.clone()).plan();
-    assert!(
-        why(&plan, "p").contains("unsatisfiable topology constraint for pod anti-affinity"),
-        "{}",
-        why(&plan, "p")
+    assert_why(
+        &plan,
+        "p",
+        "unsatisfiable topology constraint for pod anti-affinity",
     );
     let undecided = pod("target").label("app", "web").cpu("2");
     let plan = World::new().with([undecided, away]).by_size().plan();

@@ -1,7 +1,10 @@
 //! Custom and well-known label constraints between NodePools and pods.
 
+use std::collections::BTreeMap;
+
 use karpenter_core::fake;
 use karpenter_core::requirements::{Operator, Requirement};
+use karpenter_core::schedule::{Plan, PreferencePolicy, Unschedulable};
 use serde_json::json;
 
 use crate::fixture::*;
@@ -12,6 +15,12 @@ fn custom() -> World {
 
 fn is_placed(pod: Object<Pod>) -> bool {
     custom().places(pod)
+}
+
+/// Returns the labels of the first planned node.
+fn labels(plan: &Plan) -> BTreeMap<String, String> {
+    let claim = plan.new_node_claims[0].to_node_claim();
+    claim.metadata.labels.unwrap()
 }
 
 /// Conformance: SCH-018
@@ -42,14 +51,7 @@ fn a_label_of_no_pool_can_only_be_required_to_be_absent() {
     for (operator, values) in [("NotIn", &["v"][..]), ("DoesNotExist", &[])] {
         let plan = world(pod("p").require("custom", operator, values));
         assert!(all_placed(&plan));
-        assert!(
-            !plan.new_node_claims[0]
-                .to_node_claim()
-                .metadata
-                .labels
-                .unwrap()
-                .contains_key("custom")
-        );
+        assert!(!labels(&plan).contains_key("custom"));
     }
 }
 
@@ -64,14 +66,7 @@ fn compatible_pods_share_a_node_with_a_label_both_admit() {
         ])
         .plan();
     assert_eq!(sizes(&plan), [2]);
-    assert_eq!(
-        plan.new_node_claims[0]
-            .to_node_claim()
-            .metadata
-            .labels
-            .unwrap()["custom"],
-        "a"
-    );
+    assert_eq!(labels(&plan)["custom"], "a");
     let plan = world()
         .with([
             pod("p").require("custom", "In", &["a"]),
@@ -122,7 +117,7 @@ fn contradictory_requirements_fail_and_contradictory_preferences_do_not() {
     let at = "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
     let preferring = pod("p").push(
         at,
-        serde_json::json!({ "weight": 1, "preference": term(contradiction) }),
+        json!({ "weight": 1, "preference": term(contradiction) }),
     );
     assert!(World::new().places(preferring));
 }
@@ -198,8 +193,8 @@ fn a_prefer_no_schedule_taint_is_tolerated_last() {
 }
 
 fn ignoring() -> World {
-    let mut world = World::new().with_types(karpenter_core::fake::instance_types(5));
-    world.policy.preference_policy = karpenter_core::schedule::PreferencePolicy::Ignore;
+    let mut world = World::new().with_types(fake::instance_types(5));
+    world.policy.preference_policy = PreferencePolicy::Ignore;
     world
 }
 
@@ -228,7 +223,7 @@ fn ignored_preferences_do_not_choose_a_node() {
 /// Conformance: SCH-031
 #[test]
 fn ignored_soft_constraints_do_not_spread() {
-    let soft = serde_json::json!({ "whenUnsatisfiable": "ScheduleAnyway" });
+    let soft = json!({ "whenUnsatisfiable": "ScheduleAnyway" });
     let spread = member("s").spread_with(HOSTNAME, 1, APP, soft);
     let apart = member("a").prefer_anti_affinity(1, HOSTNAME, APP);
     for pods in [copies(&spread, 5), copies(&apart, 5)] {
@@ -263,13 +258,8 @@ fn a_restricted_label_makes_a_pod_invalid() {
         ("karpenter.test.sh/other", "x"),
     ] {
         let plan = plan_of(pod("p").select(key, value));
-        assert!(
-            matches!(
-                plan.unplaced[0].why,
-                karpenter_core::schedule::Unschedulable::Invalid(_)
-            ),
-            "{key}"
-        );
+        let why = &plan.unplaced[0].why;
+        assert!(matches!(why, Unschedulable::Invalid(_)), "{key}");
     }
 }
 
@@ -286,11 +276,7 @@ fn kubernetes_domains_are_ordinary_labels() {
         pool.requires(key, "In", &["v"])
     });
     let plan = World::of(pool).with(pod("p")).plan();
-    let labels = plan.new_node_claims[0]
-        .to_node_claim()
-        .metadata
-        .labels
-        .unwrap();
+    let labels = labels(&plan);
     assert!(keys.iter().all(|key| labels[*key] == "v"));
 }
 
@@ -384,16 +370,12 @@ fn bounds_are_inclusive_or_exclusive() {
         } else {
             asked = asked.require(key, operator, &[value]);
         }
-        let plan = World::empty()
+        let plan = World::of(own)
             .with_types(fake::instance_types(4))
-            .with_pool(own)
             .with(asked)
             .plan();
-        let names = plan
-            .new_node_claims
-            .first()
-            .map(|draft| draft.instance_types.join(" "));
-        names.unwrap_or_default()
+        let claims = plan.new_node_claims.first();
+        claims.map_or_else(String::new, |draft| draft.instance_types.join(" "))
     };
     // The label `integer` of fake-it-n is n + 1.
     for (operator, value, expected) in [
@@ -403,16 +385,10 @@ fn bounds_are_inclusive_or_exclusive() {
         ("Lt", "1", ""),
         ("Lt", "0", ""),
     ] {
-        assert_eq!(
-            listed("integer", operator, value, false),
-            expected,
-            "{operator} {value}"
-        );
-        assert_eq!(
-            listed("integer", operator, value, true),
-            expected,
-            "{operator} {value}"
-        );
+        for on_pool in [false, true] {
+            let listed = listed("integer", operator, value, on_pool);
+            assert_eq!(listed, expected, "{operator} {value}");
+        }
     }
     assert_eq!(listed("integer", "Gte", "3", true), "fake-it-2 fake-it-3");
     assert_eq!(listed("integer", "Lte", "2", true), "fake-it-0 fake-it-1");

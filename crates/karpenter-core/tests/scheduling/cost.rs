@@ -90,7 +90,7 @@ fn deployment(index: usize, (replicas, cpu, memory, gpus, place): Deployment) ->
 /// Returns the price of the plan for a mix as a multiple of its lower bound.
 fn over_bound(deployments: &[Deployment], bound: f64) -> f64 {
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]);
-    let mut world = World::empty().with_types(types()).with_pool(pool);
+    let mut world = World::of(pool).with_types(types());
     // The bounds are those of the instances alone.
     world.policy = world.policy.with_node_overhead_price(0.004);
     for (index, one) in deployments.iter().enumerate() {

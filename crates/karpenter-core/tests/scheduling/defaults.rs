@@ -19,8 +19,11 @@ fn default(key: &str, hard: bool) -> DefaultSpread {
     }
 }
 
-fn replica_set(name: &str, labels: Value) -> Value {
-    json!({ "metadata": { "name": name, "namespace": "default" }, "spec": { "selector": { "matchLabels": labels } } })
+/// Adds a ReplicaSet of pods with a label `app`.
+fn add_replica_set(world: &mut World, name: &str, app: &str) {
+    world.cluster.apply_replica_set(&read(json!({
+        "metadata": { "name": name, "namespace": "default" }, "spec": { "selector": { "matchLabels": { "app": app } } },
+    })));
 }
 
 fn service(name: &str, namespace: &str, selector: Value) -> Value {
@@ -34,9 +37,7 @@ fn owned(name: &str) -> Object<Pod> {
 fn world(defaults: Vec<DefaultSpread>) -> World {
     let mut world = World::new();
     world.policy.default_spread = defaults;
-    world
-        .cluster
-        .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
+    add_replica_set(&mut world, "rs", "x");
     world
 }
 
@@ -74,9 +75,7 @@ fn min_domains_and_softness_of_a_default_are_kept() {
     let single = |defaults: DefaultSpread| {
         let mut world = World::of(node_pool("default").requires(ZONE, "In", &[Z1]));
         world.policy.default_spread = vec![defaults];
-        world
-            .cluster
-            .apply_replica_set(&read(replica_set("rs", json!({ "app": "x" }))));
+        add_replica_set(&mut world, "rs", "x");
         world.with(copies(&owned("p"), 3)).plan()
     };
     let least = |hard: bool| DefaultSpread {
@@ -116,8 +115,7 @@ fn a_default_counts_pods_that_run() {
     let asked = owned("p").cpu("1").require(ZONE, "In", &[Z1, Z2]);
     assert_eq!(zones(all, copies(&asked, 2)), [2, 2]);
     let mut two = world(vec![default(HOSTNAME, true)]);
-    two.cluster
-        .apply_replica_set(&read(replica_set("other", json!({ "app": "y" }))));
+    add_replica_set(&mut two, "other", "y");
     let other = pod("q")
         .label("app", "y")
         .owned_by("apps/v1", "ReplicaSet", "other");
@@ -152,13 +150,9 @@ fn services_that_do_not_select_the_pod_add_nothing() {
     let plain = member("p").label("tier", "web");
     let served = |services: &[Value]| {
         let mut all = world(vec![default(HOSTNAME, true)]);
-        services.iter().for_each(|service| {
-            assert!(
-                all.cluster
-                    .apply_service(&read(service.clone()))
-                    .is_change()
-            )
-        });
+        for service in services {
+            all.cluster.apply_service(&read(service.clone()));
+        }
         all.with(copies(&plain, 3)).sizes()
     };
     let nil = json!({ "metadata": { "name": "nil", "namespace": "default" }, "spec": {} });
@@ -209,11 +203,7 @@ fn a_default_spread_counts_by_the_labels_or_expressions_of_the_owner() {
 }
 
 fn buffer(name: &str, namespace: &str, cpu: &str) -> Arc<karpenter_core::pod::Pod> {
-    let virtual_pod = pod(name)
-        .namespace(namespace)
-        .cpu(cpu)
-        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
-    Arc::new(karpenter_core::pod::Pod::parse(&virtual_pod.build()))
+    buffer_pod(pod(name).namespace(namespace).cpu(cpu))
 }
 
 /// Conformance: SCH-166
@@ -228,32 +218,25 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
         .map(|unplaced| (unplaced.pod.namespace.as_str(), unplaced.buffer))
         .collect();
     assert_eq!(unplaced, [("one", true)]);
+    let claims = plan.new_node_claims.iter();
+    let (pods, buffers): (Vec<_>, Vec<_>) = claims
+        .map(|draft| (draft.pods.len(), draft.buffer_pods.len()))
+        .unzip();
     assert_eq!(
-        plan.new_node_claims
-            .iter()
-            .map(|draft| draft.pods.len())
-            .sum::<usize>(),
+        pods.iter().sum::<usize>(),
         1,
         "virtual pods are listed apart"
     );
-    assert_eq!(
-        plan.new_node_claims
-            .iter()
-            .map(|draft| draft.buffer_pods.len())
-            .sum::<usize>(),
-        1
-    );
+    assert_eq!(buffers.iter().sum::<usize>(), 1);
 }
 
 #[test]
 fn a_preference_of_a_buffer_that_cannot_be_met_is_dropped() {
     let alone = pod("b-0")
         .cpu("1")
-        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true")
         .prefer_affinity(50, HOSTNAME, ("app", "none"));
     let mut world = World::new().with(pod("p").cpu("1"));
-    let alone = karpenter_core::pod::Pod::parse(&alone.build());
-    world.query.buffer_pods = vec![Arc::new(alone)];
+    world.query.buffer_pods = vec![buffer_pod(alone)];
     let plan = world.plan();
     assert!(all_placed(&plan));
     assert_eq!(plan.new_node_claims[0].buffer_pods.len(), 1);
@@ -277,9 +260,8 @@ fn a_buffer_does_not_take_the_place_of_a_pod_that_fits_in_a_later_round() {
     let types = [instance_type("t").cpu(4).gib(16)];
     let late = pod("late").cpu("2").affinity(HOSTNAME, ("app", "friend"));
     let friend = pod("friend").cpu("1").label("app", "friend");
-    let mut world = World::empty()
+    let mut world = World::of(node_pool("default").limit("nodes", "1"))
         .with_types(types)
-        .with_pool(node_pool("default").limit("nodes", "1"))
         .with([late, friend]);
     world.query.buffer_pods = vec![buffer("b-0", "default", "1500m")];
     let plan = world.plan();
@@ -320,18 +302,10 @@ fn the_selector_of_a_controller_of_another_api_group_is_not_used() {
 /// Conformance: SCH-257
 #[test]
 fn buffers_come_after_smaller_pods_and_follow_their_own_rules() {
-    let buffer = |name: &str, change: fn(Object<Pod>) -> Object<Pod>| {
-        let pod = change(
-            pod(name)
-                .cpu("3")
-                .annotation("karpenter.sh/capacity-buffer-fake-pod", "true"),
-        );
-        Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
-    };
     let mut world = World::new().with((node("n"), pod("p").cpu("2")));
     world.query.buffer_pods = vec![
-        buffer("near", |pod| pod.select(ZONE, Z3)),
-        buffer("nowhere", |pod| pod.select(ZONE, "mars")),
+        buffer_pod(pod("near").cpu("3").select(ZONE, Z3)),
+        buffer_pod(pod("nowhere").cpu("3").select(ZONE, "mars")),
     ];
     let plan = world.plan();
     assert_eq!(plan.existing[0].pod.name, "p");

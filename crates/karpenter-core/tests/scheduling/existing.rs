@@ -15,14 +15,6 @@ fn claim(name: &str) -> Object<NodeClaim> {
         .without_label(OS)
 }
 
-fn with_claim(
-    world: World,
-    name: &str,
-    change: impl FnOnce(Object<NodeClaim>) -> Object<NodeClaim>,
-) -> World {
-    world.with(change(claim(name)))
-}
-
 fn uninitialized(name: &str) -> Object<Node> {
     node(name).without_label(INITIALIZED)
 }
@@ -109,9 +101,7 @@ fn a_node_is_used_if_the_pod_admits_its_zone() {
 /// Conformance: SCH-078
 #[test]
 fn a_deleting_node_is_not_used() {
-    let mut world = with_claim(World::new(), "n", |claim| {
-        claim.deleted("2026-01-01T00:00:00Z")
-    });
+    let mut world = World::new().with(claim("n").deleted("2026-01-01T00:00:00Z"));
     world.add(node("n"));
     world.add(pod("p"));
     assert_eq!(world.plan().new_node_claims.len(), 1);
@@ -125,9 +115,8 @@ fn a_deleting_node_is_not_used() {
 /// Conformance: SCH-079
 #[test]
 fn nodes_are_filled_before_others_are_launched() {
-    let mut world = World::empty()
-        .with_types(fake::instance_types(5))
-        .with_pool(node_pool("default").requires(INSTANCE_TYPE, "In", &["fake-it-4"]));
+    let mut world = World::of(node_pool("default").requires(INSTANCE_TYPE, "In", &["fake-it-4"]))
+        .with_types(fake::instance_types(5));
     let mut state = 1_u64;
     for round in 0..10 {
         for index in 0..7 {
@@ -155,7 +144,7 @@ fn an_initialized_node_comes_first() {
     let mut world = World::new();
     for index in 0..100 {
         let name = format!("n-{index:02}");
-        world = with_claim(world, &name, |claim| claim);
+        world = world.with(claim(&name));
         if index % 2 == 0 {
             world.add(if index == 50 {
                 node(&name)
@@ -215,7 +204,7 @@ fn a_resource_the_kubelet_has_not_reported_yet_comes_from_the_claim() {
             .set("/status/capacity/fake.com~1vendor-a", "2")
             .set("/status/allocatable/fake.com~1vendor-a", "2")
     };
-    let world = with_claim(World::new(), "n", gpu);
+    let world = World::new().with(gpu(claim("n")));
     let zero = uninitialized("n").set(
         "/status/allocatable",
         json!({ "cpu": "4", "memory": "4Gi", "pods": "5", fake::GPU_VENDOR_A: "0" }),
@@ -278,7 +267,8 @@ fn tainted(node: Object<Node>, key: &str, effect: &str) -> Object<Node> {
 #[test]
 fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
     let usable = |node: Object<Node>| {
-        with_claim(World::new(), "n", |claim| claim)
+        World::new()
+            .with(claim("n"))
             .with((node, pod("p")))
             .plan()
             .existing
@@ -302,9 +292,7 @@ fn ephemeral_taints_of_an_uninitialized_node_do_not_matter() {
 fn a_startup_taint_matters_once_the_node_is_initialized() {
     let startup = json!([{ "key": "startup", "value": "v", "effect": "NoSchedule" }]);
     let usable = |node: Object<Node>| {
-        let world = with_claim(World::new(), "n", |claim| {
-            claim.set("/spec/startupTaints", startup.clone())
-        });
+        let world = World::new().with(claim("n").set("/spec/startupTaints", startup.clone()));
         world.with((node, pod("p"))).plan().existing.len() == 1
     };
     assert!(usable(tainted(uninitialized("n"), "startup", "NoSchedule")));
@@ -314,39 +302,36 @@ fn a_startup_taint_matters_once_the_node_is_initialized() {
 /// Conformance: SCH-089
 #[test]
 fn a_pool_s_taint_must_be_tolerated() {
-    let placed = |toleration: Option<serde_json::Value>| {
-        let asked = match toleration {
-            Some(toleration) => pod("p").tolerate(toleration),
-            None => pod("p"),
-        };
-        World::of(node_pool("default").taint("key", "value", "NoSchedule")).places(asked)
-    };
-    assert!(placed(Some(
-        json!({ "key": "key", "operator": "Equal", "value": "value", "effect": "NoSchedule" })
-    )));
-    assert!(placed(Some(
-        json!({ "key": "key", "operator": "Exists", "effect": "NoSchedule" })
-    )));
-    assert!(placed(Some(json!({ "key": "key", "operator": "Exists" }))));
-    assert!(placed(Some(json!({ "operator": "Exists" }))));
-    assert!(!placed(None));
-    assert!(!placed(Some(
-        json!({ "key": "other", "operator": "Exists" })
-    )));
-    assert!(!placed(Some(
-        json!({ "key": "key", "operator": "Equal", "value": "other" })
-    )));
+    let world = || World::of(node_pool("default").taint("key", "value", "NoSchedule"));
+    assert!(!world().places(pod("p")));
+    for (toleration, tolerated) in [
+        (
+            json!({ "key": "key", "value": "value", "effect": "NoSchedule" }),
+            true,
+        ),
+        (
+            json!({ "key": "key", "operator": "Exists", "effect": "NoSchedule" }),
+            true,
+        ),
+        (json!({ "key": "key", "operator": "Exists" }), true),
+        (json!({ "operator": "Exists" }), true),
+        (json!({ "key": "other", "operator": "Exists" }), false),
+        (
+            json!({ "key": "key", "operator": "Equal", "value": "other" }),
+            false,
+        ),
+    ] {
+        let text = toleration.to_string();
+        let tolerating = pod("p").tolerate(toleration);
+        assert_eq!(world().places(tolerating), tolerated, "{text}");
+    }
 }
 
 /// Conformance: SCH-090
 #[test]
 fn a_host_port_is_used_once_per_node() {
-    assert_eq!(
-        World::new()
-            .with(copies(&pod("p").host_port(8080), 2))
-            .sizes(),
-        [1, 1]
-    );
+    let two = copies(&pod("p").host_port(8080), 2);
+    assert_eq!(World::new().with(two).sizes(), [1, 1]);
     let plan = plan_of((
         node("n"),
         pod("e").host_port(8080).on("n"),
@@ -378,7 +363,7 @@ fn a_nominated_pod_keeps_its_node_before_larger_pods_are_placed() {
         pod("small").cpu("1"),
         pod("large").cpu("4"),
     ));
-    let world = with_claim(world, "b", |claim| claim);
+    let world = world.with(claim("b"));
     let world = with_nominations(world, &[("small", "b-claim")]);
     let plan = world.plan();
     assert_eq!(node_of(&plan, "small").as_deref(), Some("b"));
@@ -532,7 +517,7 @@ fn a_nominated_pod_goes_to_its_node_although_the_node_is_not_initialized() {
         uninitialized("d"),
         pod("p").cpu("1"),
     ));
-    let world = with_claim(world, "d", |claim| claim);
+    let world = world.with(claim("d"));
     let plan = with_nominations(world, &[("p", "d-claim")]).plan();
     assert_eq!(node_of(&plan, "p").as_deref(), Some("d"));
 }

@@ -103,6 +103,13 @@ impl World {
         self.with(objects).is_placed()
     }
 
+    /// Returns the cheapest instance type of the first planned node; empty if there is none.
+    pub fn first_type(&self) -> String {
+        let claims = self.plan().new_node_claims;
+        let first = claims.first().map(|draft| draft.instance_types[0].clone());
+        first.unwrap_or_default()
+    }
+
     /// Returns the numbers of pods of the planned nodes, in descending order.
     pub fn sizes(&self) -> Vec<usize> {
         sizes(&self.plan())
@@ -329,6 +336,12 @@ pub fn member(name: &str) -> Object<Pod> {
     pod(name).label(APP.0, APP.1)
 }
 
+/// Returns the pod of a capacity buffer.
+pub fn buffer_pod(pod: Object<Pod>) -> Arc<karpenter_core::pod::Pod> {
+    let pod = pod.annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
+    Arc::new(karpenter_core::pod::Pod::parse(&pod.build()))
+}
+
 /// Returns the plan for these objects in a new world.
 pub fn plan_of(objects: impl Applied) -> Plan {
     World::new().with(objects).plan()
@@ -396,4 +409,17 @@ pub fn why(plan: &Plan, pod: &str) -> String {
     unplaced
         .map(|unplaced| unplaced.why.to_string())
         .unwrap_or_default()
+}
+
+/// Checks that the event text of a pod that was not placed contains a text.
+#[track_caller]
+pub fn assert_why(plan: &Plan, pod: &str, text: &str) {
+    let why = why(plan, pod);
+    assert!(why.contains(text), "{why}");
+}
+
+/// Returns how many values of a key a claim must keep.
+pub fn min_values(draft: &PlannedNodeClaim, key: &str) -> Option<i64> {
+    let mut requirements = draft.to_node_claim().spec.requirements.into_iter();
+    requirements.find(|it| it.key == key)?.min_values
 }

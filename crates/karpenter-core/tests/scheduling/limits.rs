@@ -40,9 +40,8 @@ fn limits_may_leave_fewer_values_than_min_values() {
             node_pool("default")
                 .limit("cpu", "3")
                 .requires_min(INSTANCE_TYPE, "Exists", &[], 2);
-        let mut world = World::empty()
+        let mut world = World::of(pool)
             .with_types(types(&[2, 4, 8]))
-            .with_pool(pool)
             .with(pod("p").cpu("1"));
         world.policy.min_values_policy = policy;
         world
@@ -75,9 +74,8 @@ fn limits_may_leave_fewer_values_than_min_values() {
 /// Conformance: SCH-060, SCH-215, SCH-263
 #[test]
 fn a_claim_counts_against_a_limit_as_its_largest_instance_type() {
-    let world = World::empty()
+    let world = World::of(node_pool("default").limit("cpu", "12"))
         .with_types(types(&[2, 4, 8]))
-        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(
             &member("p").cpu("1500m").anti_affinity(HOSTNAME, APP),
             3,
@@ -100,9 +98,8 @@ fn a_limit_that_a_type_would_just_reach_is_not_among_the_exceeded_ones() {
     let pool = node_pool("default")
         .limit("cpu", "2")
         .limit("memory", "4Gi");
-    let world = World::empty()
+    let world = World::of(pool)
         .with_types(types(&[4]))
-        .with_pool(pool)
         .with(pod("p").cpu("3"));
     let exceeded = ExceededLimit {
         resource: "cpu".to_owned(),
@@ -124,9 +121,8 @@ fn a_claim_counts_less_once_its_pods_do_not_fit_on_the_largest_type() {
     };
     let types = [sized("wide", 8, 2, 0.8), sized("tall", 4, 32, 0.4)];
     let apart = |pod: Object<Pod>| pod.anti_affinity(HOSTNAME, APP);
-    let plan = World::empty()
+    let plan = World::of(node_pool("default").limit("cpu", "12"))
         .with_types(types)
-        .with_pool(node_pool("default").limit("cpu", "12"))
         .with([
             member("first").cpu("3").memory("1Gi"),
             pod("large").cpu("200m").memory("16Gi"),
@@ -149,9 +145,8 @@ fn a_pod_refused_for_a_limit_is_retried_once_another_claim_counts_less() {
         .cpu("2")
         .request("example.com/fpga", "1")
         .anti_affinity(HOSTNAME, APP);
-    let plan = World::empty()
+    let plan = World::of(node_pool("default").limit("cpu", "12"))
         .with_types([wide, tall.build()])
-        .with_pool(node_pool("default").limit("cpu", "12"))
         .with([
             member("first").cpu("3").memory("1Gi"),
             refused_first,
@@ -166,9 +161,8 @@ fn a_pod_refused_for_a_limit_is_retried_once_another_claim_counts_less() {
 #[test]
 fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
     let plan = |limit: &str| {
-        World::empty()
+        World::of(node_pool("default").limit("cpu", limit))
             .with_types(types(&[2]))
-            .with_pool(node_pool("default").limit("cpu", limit))
             .with(pod("p"))
             .plan()
     };
@@ -186,9 +180,8 @@ fn a_limit_equal_to_the_capacity_of_a_type_admits_it() {
 fn launching_a_plan_checks_the_limits_left_by_other_plans() {
     let apart = member("p").cpu("1500m");
     let apart = apart.anti_affinity(HOSTNAME, APP);
-    let mut world = World::empty()
+    let mut world = World::of(node_pool("default").limit("cpu", "12"))
         .with_types(types(&[2, 4, 8]))
-        .with_pool(node_pool("default").limit("cpu", "12"))
         .with(copies(&apart, 2));
     let plan = world.plan();
     let [large, small] = &plan.new_node_claims[..] else {

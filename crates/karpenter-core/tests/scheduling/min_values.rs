@@ -2,7 +2,9 @@
 
 use karpenter_core::fake;
 use karpenter_core::fake::instance_type;
-use karpenter_core::schedule::{MinValuesPolicy, Packing, PoolOutcome, Unschedulable};
+use karpenter_core::schedule::{
+    MinValuesPolicy, Packing, PlannedNodeClaim, PoolOutcome, Unschedulable,
+};
 
 use crate::fixture::*;
 
@@ -25,13 +27,7 @@ fn pods_open_another_node_rather_than_narrow_the_choice() {
     assert_eq!(sizes(&plan), [1, 1]);
     for draft in &plan.new_node_claims {
         assert_eq!(*draft.instance_types, ["a", "b"]);
-        let requirement = draft
-            .to_node_claim()
-            .spec
-            .requirements
-            .into_iter()
-            .find(|requirement| requirement.key == INSTANCE_TYPE);
-        assert_eq!(requirement.unwrap().min_values, Some(2));
+        assert_eq!(min_values(draft, INSTANCE_TYPE), Some(2));
     }
 }
 
@@ -42,27 +38,22 @@ fn the_largest_minimum_of_a_key_applies() {
         let pool = node_pool("default")
             .requires_min("integer", first.0, &[first.1], 1)
             .requires_min("integer", second.0, &[second.1], 3);
-        let plan = World::empty()
+        let plan = World::of(pool)
             .with_types(fake::instance_types(8))
-            .with_pool(pool)
             .with(copies(&pod("p").cpu("1500m"), 2))
             .plan();
         assert!(all_placed(&plan));
         for draft in &plan.new_node_claims {
-            assert!(
-                draft.instance_types.len() >= 3,
-                "{:?}",
-                draft.instance_types
-            );
+            let types = &draft.instance_types;
+            assert!(types.len() >= 3, "{types:?}");
         }
     }
     let names = ["fake-it-0", "fake-it-1", "fake-it-2"];
     let pool = node_pool("default")
         .requires_min(INSTANCE_TYPE, "In", &names, 1)
         .requires_min(INSTANCE_TYPE, "NotIn", &["fake-it-0"], 2);
-    let plan = World::empty()
+    let plan = World::of(pool)
         .with_types(fake::instance_types(8))
-        .with_pool(pool)
         .with(copies(&pod("p").cpu("1500m"), 2))
         .plan();
     assert_eq!(sizes(&plan), [1, 1]);
@@ -70,12 +61,11 @@ fn the_largest_minimum_of_a_key_applies() {
         *plan.new_node_claims[0].instance_types,
         ["fake-it-1", "fake-it-2"]
     );
-    let pool = crate::fixture::node_pool("default")
+    let pool = node_pool("default")
         .requires_min(INSTANCE_TYPE, "Exists", &[], 3)
         .requires_min(INSTANCE_TYPE, "In", &names, 1);
-    let plan = World::empty()
+    let plan = World::of(pool)
         .with_types(fake::instance_types(8))
-        .with_pool(pool)
         .with(pod("p").cpu("100m"))
         .plan();
     assert_eq!(*plan.new_node_claims[0].instance_types, names);
@@ -85,9 +75,8 @@ fn the_largest_minimum_of_a_key_applies() {
 #[test]
 fn a_minimum_that_cannot_be_met_is_reported() {
     let pool = node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 11);
-    let plan = World::empty()
+    let plan = World::of(pool)
         .with_types(fake::instance_types(10))
-        .with_pool(pool)
         .with(pod("p"))
         .plan();
     assert_eq!(
@@ -95,17 +84,15 @@ fn a_minimum_that_cannot_be_met_is_reported() {
         PoolOutcome::NoCompatibleInstanceTypes { min_values: true }
     );
     assert!(!all_placed(&plan));
-    let pool = crate::fixture::node_pool("default").requires_min("integer", "Exists", &[], 2);
-    let plan = World::empty()
+    let pool = node_pool("default").requires_min("integer", "Exists", &[], 2);
+    let plan = World::of(pool)
         .with_types(fake::instance_types(3))
-        .with_pool(pool)
         .with(pod("p").require("integer", "Gt", &["2"]))
         .plan();
-    assert!(
-        why(&plan, "p")
-            .contains("minValues requirement is not met for label(s) (label(s)=[integer])"),
-        "{}",
-        why(&plan, "p")
+    assert_why(
+        &plan,
+        "p",
+        "minValues requirement is not met for label(s) (label(s)=[integer])",
     );
 }
 
@@ -119,12 +106,8 @@ fn cutting_the_list_may_break_a_minimum() {
     world.policy.max_instance_types = 1;
     let plan = world.plan();
     assert!(plan.new_node_claims.is_empty());
-    assert!(
-        plan.unplaced
-            .iter()
-            .all(|unplaced| unplaced.why == Unschedulable::MinValuesAfterTruncation)
-    );
-    assert_eq!(plan.unplaced.len(), 2);
+    let reasons: Vec<_> = plan.unplaced.iter().map(|it| &it.why).collect();
+    assert_eq!(reasons, [&Unschedulable::MinValuesAfterTruncation; 2]);
 }
 
 /// Conformance: SCH-153
@@ -134,23 +117,16 @@ fn minimums_of_several_keys_are_all_kept() {
     let pool = node_pool("default")
         .requires_min(ARCH, "Exists", &[], 2)
         .requires_min(INSTANCE_TYPE, "Exists", &[], 1);
-    let plan = World::empty()
-        .with_types(types)
-        .with_pool(pool)
-        .with(pod("p"))
-        .plan();
-    let minimum = |key: &str| {
-        plan.new_node_claims[0]
-            .to_node_claim()
-            .spec
-            .requirements
-            .into_iter()
-            .find(|requirement| requirement.key == key)
-            .unwrap()
-            .min_values
-    };
+    let plan = World::of(pool).with_types(types).with(pod("p")).plan();
+    let minimum = |key| min_values(&plan.new_node_claims[0], key);
     assert_eq!((minimum(ARCH), minimum(INSTANCE_TYPE)), (Some(2), Some(1)));
     assert_eq!(plan.new_node_claims[0].instance_types.len(), 2);
+}
+
+/// Returns the annotation that says whether a minimum was lowered.
+fn relaxed(draft: &PlannedNodeClaim) -> String {
+    let annotations = draft.to_node_claim().metadata.annotations.unwrap();
+    annotations["karpenter.sh/nodeclaim-min-values-relaxed"].clone()
 }
 
 /// Conformance: SCH-154
@@ -165,29 +141,12 @@ fn best_effort_lowers_a_minimum() {
         assert!(all_placed(&plan));
         let draft = &plan.new_node_claims[0];
         assert!(draft.min_values_relaxed);
-        assert_eq!(
-            draft.to_node_claim().metadata.annotations.unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
-            "true"
-        );
-        let requirement = draft
-            .to_node_claim()
-            .spec
-            .requirements
-            .into_iter()
-            .find(|requirement| requirement.key == key)
-            .unwrap();
-        assert_eq!(requirement.min_values, Some(i64::from(least) - 1));
+        assert_eq!(relaxed(draft), "true");
+        assert_eq!(min_values(draft, key), Some(i64::from(least) - 1));
     }
-    let plan = two_types()
-        .with_pool(node_pool("default"))
-        .with(pod("p"))
-        .plan();
+    let world = two_types().with_pool(node_pool("default"));
     assert_eq!(
-        plan.new_node_claims[0]
-            .to_node_claim()
-            .metadata
-            .annotations
-            .unwrap()["karpenter.sh/nodeclaim-min-values-relaxed"],
+        relaxed(&world.with(pod("p")).plan().new_node_claims[0]),
         "false"
     );
 }

@@ -88,11 +88,11 @@ fn a_claim_asks_for_no_host_and_for_capacity_types_that_can_be_launched() {
         offering("spot", Z2, 0.5),
     ])];
     let apart = member("p").anti_affinity(HOSTNAME, APP).select(ZONE, Z1);
-    let plan = World::empty()
-        .with_types(types)
-        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
-        .with(apart)
-        .plan();
+    let plan =
+        World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+            .with_types(types)
+            .with(apart)
+            .plan();
     let draft = &plan.new_node_claims[0];
     let requirements = &draft.to_node_claim().spec.requirements;
     assert!(

@@ -11,7 +11,7 @@ use crate::fixture::*;
 
 fn first_fit(cores: i64, pods: i64, pool: Object<NodePool>) -> World {
     let types = [instance_type("t").cpu(cores).gib(64).pods(pods)];
-    let mut world = World::empty().with_types(types).with_pool(pool);
+    let mut world = World::of(pool).with_types(types);
     world.policy.packing = Packing::FewestNodes;
     world
 }
@@ -27,33 +27,21 @@ fn first(a: Object<Pod>, b: Object<Pod>) -> String {
 /// Conformance: SCH-231
 #[test]
 fn pods_come_by_cpu_memory_age_and_uid_and_not_by_priority() {
-    let at = |pod: Object<Pod>, time: &str| pod.created(time);
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
     let pod = |name: &str, cpu: &str, memory: &str, time: &str| {
-        at(crate::fixture::pod(name).cpu(cpu).memory(memory), time)
+        let pod = crate::fixture::pod(name).cpu(cpu).memory(memory);
+        pod.created(time)
     };
-    assert_eq!(
-        first(pod("a", "1", "8Gi", early), pod("b", "2", "1Gi", late)),
-        "b"
-    );
-    assert_eq!(
-        first(pod("a", "1", "1Gi", early), pod("b", "1", "2Gi", late)),
-        "b"
-    );
-    assert_eq!(
-        first(pod("a", "1", "1Gi", late), pod("b", "1", "1Gi", early)),
-        "b"
-    );
-    let uid = |pod: Object<Pod>, uid: &str| pod.set("/metadata/uid", json!(uid));
-    assert_eq!(
-        first(
-            uid(pod("a", "1", "1Gi", early), "2"),
-            uid(pod("b", "1", "1Gi", early), "1")
-        ),
-        "b"
-    );
-    let important = pod("a", "1", "1Gi", early).priority(1_000_000);
-    assert_eq!(first(important, pod("b", "2", "1Gi", late)), "b");
+    let like = |name| pod(name, "1", "1Gi", early);
+    for (second, first_by_name) in [
+        (pod("b", "2", "1Gi", late), pod("a", "1", "8Gi", early)),
+        (pod("b", "1", "2Gi", late), like("a")),
+        (pod("b", "1", "1Gi", early), pod("a", "1", "1Gi", late)),
+        (like("b").uid("1"), like("a").uid("2")),
+        (pod("b", "2", "1Gi", late), like("a").priority(1_000_000)),
+    ] {
+        assert_eq!(first(first_by_name, second), "b");
+    }
 }
 
 /// Conformance: SCH-232

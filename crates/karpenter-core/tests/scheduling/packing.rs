@@ -21,9 +21,8 @@ fn world() -> World {
             .pods(100)
             .offerings(offerings.collect())
     });
-    World::empty()
+    World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
         .with_types(types)
-        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]))
 }
 
 fn first_fit(world: &World) -> Plan {

@@ -213,9 +213,8 @@ fn the_hostname_constraint_that_excludes_new_nodes_is_the_reason() {
 fn unmet_min_values_are_the_reason_also_beside_host_ports() {
     // The DaemonSet on `b` uses the port, so that only `a` is left.
     let types = [instance_type("a").cpu(2), instance_type("b").cpu(2)];
-    let mut world = World::empty()
+    let mut world = World::of(node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2))
         .with_types(types.map(|t| t.gib(4)))
-        .with_pool(node_pool("default").requires_min(INSTANCE_TYPE, "Exists", &[], 2))
         .with(pod("p").host_port(80));
     world.add(daemon_set("d").host_port(80).select(INSTANCE_TYPE, "b"));
     let Incompatibility::MinValues {
@@ -388,9 +387,8 @@ fn a_pod_that_fits_nowhere_for_several_resources_has_no_shortage() {
 
 #[test]
 fn a_misspelt_architecture_is_recognized_where_no_node_pool_restricts_it() {
-    let world = World::empty()
-        .with_types(instance_type("a"))
-        .with_pool(node_pool("default").without_requirements());
+    let world =
+        World::of(node_pool("default").without_requirements()).with_types(instance_type("a"));
     let text = text(world.with(pod("p").select("kubernetes.io/arch", "amd46")));
     assert!(text.ends_with("typo of \"amd64\"?)"), "{text}");
 }

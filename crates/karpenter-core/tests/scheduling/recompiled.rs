@@ -117,9 +117,8 @@ fn types(most: i64) -> Arc<[InstanceType]> {
 
 /// Returns a cluster with a NodeClaim of a NodePool that is not launched yet, and a pod that requests seven cores.
 fn launching(pool: Object<NodePool>) -> World {
-    let mut world = World::empty()
+    let mut world = World::of(pool)
         .with_types(types(8))
-        .with_pool(pool)
         .with(pod("launching").cpu("1500m"));
     let mut claim = world.plan().new_node_claims[0].to_node_claim();
     claim.metadata.name = Some("launching".to_owned());

@@ -31,6 +31,16 @@ fn any_capacity(name: &str) -> Object<NodePool> {
     node_pool(name).requires(CAPACITY_TYPE, "In", &["on-demand", "spot", "reserved"])
 }
 
+/// Returns a world in which so many instances of four cores are left in a reservation.
+fn left(number: u32) -> World {
+    World::of(any_capacity("a")).with_types(reserved_type("t", 4, &[("r", number)]))
+}
+
+/// Returns the numbers of planned nodes and of pods without a place.
+fn planned(plan: &karpenter_core::schedule::Plan) -> (usize, usize) {
+    (plan.new_node_claims.len(), plan.unplaced.len())
+}
+
 fn apart() -> Object<Pod> {
     member("p").cpu("1800m").anti_affinity(HOSTNAME, APP)
 }
@@ -43,9 +53,8 @@ fn is_reserved(plan: &karpenter_core::schedule::Plan, index: usize) -> bool {
 #[test]
 fn a_reservation_is_shared_by_all_pools() {
     let world = |a: &str, b: &str| {
-        let mut world = World::empty().with_types(reserved_type("t", 4, &[(a, 1)]));
-        world = world.with_pool(any_capacity("a").weight(2));
-        let mut world = world;
+        let mut world =
+            World::of(any_capacity("a").weight(2)).with_types(reserved_type("t", 4, &[(a, 1)]));
         world.cluster.apply_node_pool(&any_capacity("b").build());
         let types = [reserved_type("t", 4, &[(b, 1)])].into_iter().collect();
         world.cluster.set_instance_types("b", Ok(types));
@@ -55,7 +64,7 @@ fn a_reservation_is_shared_by_all_pools() {
         ])
     };
     let plan = world("same", "same").plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(planned(&plan), (1, 1));
     assert!(plan.unplaced[0].why.is_deferred());
     let plan = world("one", "two").plan();
     assert_eq!(plan.new_node_claims.len(), 2);
@@ -73,9 +82,8 @@ fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
             let offered = reserved("r", left, zone, 1e-6);
             instance_type(name).cpu(4).gib(4).offerings(vec![offered])
         });
-        let plan = World::empty()
+        let plan = World::of(any_capacity("default"))
             .with_types(types.collect::<Vec<_>>())
-            .with_pool(any_capacity("default"))
             .with(copies(&apart(), 3))
             .plan();
         plan.new_node_claims.len()
@@ -89,13 +97,12 @@ fn the_least_count_that_an_offering_gives_a_reservation_is_its_capacity() {
 /// Conformance: SCH-159, SCH-243
 #[test]
 fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
-    let world = World::empty()
+    let world = World::of(any_capacity("heavy").weight(10))
         .with_types(reserved_type("t", 4, &[("r", 1)]))
-        .with_pool(any_capacity("heavy").weight(10))
         .with_pool(node_pool("light").requires(CAPACITY_TYPE, "In", &["on-demand"]))
         .with(copies(&apart(), 2));
     let plan = world.plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(planned(&plan), (1, 1));
     assert_eq!(plan.new_node_claims[0].node_pool, "heavy");
     assert!(matches!(
         plan.unplaced[0].why,
@@ -111,9 +118,8 @@ fn a_pod_waits_for_a_reservation_rather_than_take_a_lighter_pool() {
 /// Conformance: SCH-160
 #[test]
 fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
-    let world = World::empty()
+    let world = World::of(any_capacity("preferred"))
         .with_types(reserved_type("t", 4, &[("r", 1)]))
-        .with_pool(any_capacity("preferred"))
         .with_pool(
             node_pool("other")
                 .requires(CAPACITY_TYPE, "In", &["on-demand"])
@@ -124,7 +130,7 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
             2,
         ));
     let plan = world.plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (1, 1));
+    assert_eq!(planned(&plan), (1, 1));
     assert_eq!(plan.new_node_claims[0].node_pool, "preferred");
 }
 
@@ -132,9 +138,7 @@ fn a_preference_is_not_dropped_because_a_reservation_is_busy() {
 #[test]
 fn pods_on_one_planned_node_hold_one_reservation() {
     let affine = member("p").cpu("1").affinity(HOSTNAME, APP);
-    let world = World::empty()
-        .with_types(reserved_type("t", 4, &[("r", 1)]))
-        .with_pool(any_capacity("a"));
+    let world = left(1);
     let plan = world.with(copies(&affine, 2)).plan();
     assert_eq!(sizes(&plan), [2]);
     assert!(is_reserved(&plan, 0));
@@ -143,12 +147,7 @@ fn pods_on_one_planned_node_hold_one_reservation() {
 /// Conformance: SCH-162
 #[test]
 fn an_instance_left_in_a_reservation_is_planned_once() {
-    let world = |left: u32| {
-        World::empty()
-            .with_types(reserved_type("t", 4, &[("r", left)]))
-            .with_pool(any_capacity("a"))
-            .with(copies(&apart(), 3))
-    };
+    let world = |number: u32| left(number).with(copies(&apart(), 3));
     assert_eq!(
         world(0).plan().new_node_claims.len(),
         0,
@@ -160,10 +159,7 @@ fn an_instance_left_in_a_reservation_is_planned_once() {
 
 #[test]
 fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
-    let mut world = World::empty()
-        .with_types(reserved_type("t", 4, &[("r", 2)]))
-        .with_pool(any_capacity("a"))
-        .with(copies(&apart(), 3));
+    let mut world = left(2).with(copies(&apart(), 3));
     let plan = world.plan();
     assert_eq!(plan.new_node_claims.len(), 2);
     for (index, draft) in plan.new_node_claims.iter().enumerate() {
@@ -174,17 +170,14 @@ fn a_claim_that_is_not_launched_yet_counts_in_the_reservation() {
     }
     // The provider has launched neither, and reports that two instances are left.
     let plan = world.plan();
-    assert_eq!((plan.new_node_claims.len(), plan.unplaced.len()), (0, 1));
+    assert_eq!(planned(&plan), (0, 1));
     assert!(plan.unplaced[0].why.is_deferred());
 }
 
 #[test]
 fn a_launched_or_deleted_claim_no_longer_counts_in_the_reservation() {
     let planned_beside = |change: fn(Object<NodeClaim>) -> Object<NodeClaim>| {
-        let mut world = World::empty()
-            .with_types(reserved_type("t", 4, &[("r", 2)]))
-            .with_pool(any_capacity("a"))
-            .with(apart());
+        let mut world = left(2).with(apart());
         let draft = world.plan().new_node_claims[0].to_node_claim();
         let claim = Object::from_json(serde_json::to_value(&draft).unwrap());
         world.cluster.remove_pod("default", "p");
@@ -200,10 +193,7 @@ fn a_launched_or_deleted_claim_no_longer_counts_in_the_reservation() {
 /// Conformance: SCH-244
 #[test]
 fn in_fallback_mode_other_capacity_types_are_used_without_waiting() {
-    let mut world = World::empty()
-        .with_types(reserved_type("t", 4, &[("r", 1)]))
-        .with_pool(any_capacity("a"))
-        .with(copies(&apart(), 2));
+    let mut world = left(1).with(copies(&apart(), 2));
     world.policy.reserved_mode = ReservedMode::Fallback;
     let plan = world.plan();
     assert_eq!(plan.new_node_claims.len(), 2);
@@ -239,33 +229,16 @@ fn reservations_are_used_up_round_by_round_cheapest_first() {
             with_left("medium", 4, &[("m", medium)]),
         ]
     };
-    let plan = next_round(&mut world, types(1, 1));
-    assert_eq!(
-        (
-            plan.new_node_claims.len(),
-            plan.new_node_claims[0].instance_types[0].as_str()
-        ),
-        (1, "small")
-    );
-    assert!(is_reserved(&plan, 0));
-    let plan = next_round(&mut world, types(0, 1));
-    assert_eq!(
-        (
-            plan.new_node_claims.len(),
-            plan.new_node_claims[0].instance_types[0].as_str()
-        ),
-        (1, "medium")
-    );
-    assert!(is_reserved(&plan, 0));
-    let plan = next_round(&mut world, types(0, 0));
-    assert_eq!(
-        (
-            plan.new_node_claims.len(),
-            plan.new_node_claims[0].instance_types[0].as_str()
-        ),
-        (1, "small")
-    );
-    assert!(!is_reserved(&plan, 0));
+    for (left, name, reserved) in [
+        ((1, 1), "small", true),
+        ((0, 1), "medium", true),
+        ((0, 0), "small", false),
+    ] {
+        let plan = next_round(&mut world, types(left.0, left.1));
+        assert_eq!(plan.new_node_claims.len(), 1);
+        assert_eq!(plan.new_node_claims[0].instance_types[0], name);
+        assert_eq!(is_reserved(&plan, 0), reserved);
+    }
 }
 
 /// Conformance: SCH-158
@@ -291,10 +264,7 @@ fn a_spread_continues_in_zones_without_a_reservation() {
     let types = [instance_type("t").cpu(4).gib(4).offerings(offerings)];
     let pool = node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "reserved"]);
     let spread = member("p").cpu("3").spread(ZONE, 1, APP);
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(pool)
-        .with(copies(&spread, 3));
+    let world = World::of(pool).with_types(types).with(copies(&spread, 3));
     let plan = world.plan();
     assert!(all_placed(&plan));
     let mut places: Vec<[String; 2]> = plan
@@ -327,10 +297,7 @@ fn reservations_that_are_not_tracked_are_used_like_any_offering() {
     assert_eq!(world(ReservedMode::Off).new_node_claims.len(), 2);
     assert_eq!(world(ReservedMode::Fallback).new_node_claims.len(), 2);
     let strict = world(ReservedMode::Strict);
-    assert_eq!(
-        (strict.new_node_claims.len(), strict.unplaced.len()),
-        (1, 1)
-    );
+    assert_eq!(planned(&strict), (1, 1));
     assert!(strict.unplaced[0].why.is_deferred());
 }
 
@@ -346,9 +313,8 @@ fn a_reserved_node_lists_only_its_zone_once_a_constraint_counts_its_pods() {
     // The pod that joins may be in the zone of the running pod, too, and does not decide the zone.
     let running = group("runs").cpu("1").on("n");
     let joins = group("joins").cpu("100m").affinity(ZONE, APP);
-    let plan = World::empty()
+    let plan = World::of(any_capacity("default"))
         .with_types(types)
-        .with_pool(any_capacity("default"))
         .with((node("n").zone(Z1).cpu("1"), running))
         .with([group("first").cpu("2"), joins])
         .plan();

@@ -31,6 +31,14 @@ fn nodes(world: &World) -> Vec<Arc<NodeState>> {
     world.cluster.snapshot().nodes().cloned().collect()
 }
 
+/// Returns the only node.
+#[track_caller]
+fn only(world: &World) -> Arc<NodeState> {
+    let nodes = nodes(world);
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    nodes[0].clone()
+}
+
 /// Conformance: DIS-001
 #[test]
 fn pods_that_are_not_bound_or_have_ended_use_nothing() {
@@ -76,9 +84,7 @@ fn a_node_and_its_claim_are_one_node_state_which_is_removed_with_both() {
         if !claim_first {
             world.add(claim("n", "fake://n"));
         }
-        let [only] = &nodes(&world)[..] else {
-            panic!("{:?}", nodes(&world))
-        };
+        let only = only(&world);
         assert!(only.node.is_some() && only.claim.is_some());
         world.cluster.remove_node("n");
         assert_eq!(nodes(&world).len(), 1, "the claim stays");
@@ -97,9 +103,7 @@ fn a_node_that_gets_its_provider_id_later_stays_one_node_state() {
     world.add(node("n"));
     assert_eq!(nodes(&world).len(), 1);
     world.add(claim("c", "fake://n"));
-    let [only] = &nodes(&world)[..] else {
-        panic!("{:?}", nodes(&world))
-    };
+    let only = only(&world);
     assert_eq!((only.name(), only.claim_name()), ("n", Some("c")));
 }
 
@@ -109,14 +113,10 @@ fn a_node_of_a_pool_counts_once_its_provider_id_says_whose_it_is() {
     let mut world = World::new();
     world.add(claim("c", "fake://n"));
     world.add(node("n").set("/spec/providerID", json!("")));
-    let [state] = &nodes(&world)[..] else {
-        panic!("{:?}", nodes(&world))
-    };
+    let state = only(&world);
     assert_eq!((state.name(), state.node.is_some()), ("c", false));
     world.add(node("n"));
-    let [state] = &nodes(&world)[..] else {
-        panic!("{:?}", nodes(&world))
-    };
+    let state = only(&world);
     assert_eq!((state.name(), state.claim_name()), ("n", Some("c")));
 }
 
@@ -126,9 +126,7 @@ fn a_registered_node_counts_before_it_names_its_instance_type() {
     let unlabeled = node("n").without_label(INSTANCE_TYPE);
     let mut world = World::new().with(unlabeled.without_label("karpenter.sh/initialized"));
     world.add(claim("c", "fake://n"));
-    let [state] = &nodes(&world)[..] else {
-        panic!("{:?}", nodes(&world))
-    };
+    let state = only(&world);
     assert_eq!((state.name(), state.node.is_some()), ("n", true));
 }
 
@@ -165,16 +163,10 @@ fn attached() -> World {
     world.add(claim("c", "fake://n"));
     world.add(csi_node("n").driver("ebs.csi.aws.com", 2));
     for name in ["a", "b", "c"] {
-        let bound = crate::volumes::bound(name, name);
-        world.add(bound.set("/status/phase", "Bound"));
-        world.cluster.apply_volume(&read(json!({
-            "metadata": { "name": name }, "spec": { "csi": { "driver": "ebs.csi.aws.com", "volumeHandle": name } },
-        })));
+        let bound = crate::volumes::bound(name, name).set("/status/phase", "Bound");
+        world.add((bound, persistent_volume(name)));
     }
-    world.cluster.apply_storage_class(&read(
-        json!({ "metadata": { "name": "class" }, "provisioner": "ebs.csi.aws.com" }),
-    ));
-    world.add(tenant());
+    world.add((storage_class("class"), tenant()));
     world
 }
 
@@ -188,28 +180,13 @@ fn copy(world: &World) -> World {
     copy
 }
 
-/// Returns how many of these pods fit on the existing node.
-fn fitting(world: &World, pods: &[Object<Pod>]) -> usize {
-    copy(world).with(pods.to_vec()).plan().existing.len()
-}
-
 fn assert_usage_is_right(world: &World) {
-    assert_eq!(
-        fitting(world, &[pod("p").host_port(8080)]),
-        0,
-        "the port is used"
-    );
-    assert_eq!(fitting(world, &[pod("p").host_port(8081)]), 1);
-    assert_eq!(
-        fitting(world, &[pod("p").volume("b")]),
-        1,
-        "room for one more volume"
-    );
-    assert_eq!(
-        fitting(world, &[pod("p").volume("b"), pod("q").volume("c")]),
-        1,
-        "and only one"
-    );
+    let fitting = |pods: &[Object<Pod>]| copy(world).with(pods.to_vec()).plan().existing.len();
+    let [one, other] = [pod("p").volume("b"), pod("q").volume("c")];
+    assert_eq!(fitting(&[pod("p").host_port(8080)]), 0, "the port is used");
+    assert_eq!(fitting(&[pod("p").host_port(8081)]), 1);
+    assert_eq!(fitting(&[one.clone()]), 1, "room for one more volume");
+    assert_eq!(fitting(&[one, other]), 1, "and only one");
 }
 
 /// Conformance: DIS-005
@@ -371,11 +348,7 @@ fn the_epoch_counts_changes_that_allow_consolidation_and_not_readiness() {
     let scheduled =
         json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": since });
     world.add(running("False").push("/status/conditions", scheduled));
-    assert_eq!(
-        epoch(&world),
-        before,
-        "the pod has a condition PodScheduled"
-    );
+    assert_eq!(epoch(&world), before, "it has a condition PodScheduled");
     world.add(running("False").cpu("500m"));
     assert_eq!(epoch(&world), before + 1, "the pod requests less");
     world.cluster.remove_pod("default", "p");
@@ -395,6 +368,13 @@ fn with_id(world: &World, id: &str) -> (Vec<String>, Vec<String>) {
     (nodes.collect(), claims.collect())
 }
 
+/// Returns the names of the NodeClaims of a NodePool.
+fn of_pool(world: &World, pool: &str) -> Vec<String> {
+    let snapshot = world.cluster.snapshot();
+    let claims = snapshot.node_claims_of_pool(pool);
+    claims.map(|claim| claim.name().to_owned()).collect()
+}
+
 #[test]
 fn nodes_and_node_claims_are_found_by_provider_id() {
     let mut world = World::new().with(node("n"));
@@ -404,15 +384,8 @@ fn nodes_and_node_claims_are_found_by_provider_id() {
     let before = world.cluster.snapshot();
     let found = with_id(&world, "fake://n");
     assert_eq!(found, (vec!["n".to_owned()], vec!["b".to_owned()]));
-    let of_pool = |pool: &str| {
-        let snapshot = world.cluster.snapshot();
-        let claims = snapshot.node_claims_of_pool(pool);
-        claims
-            .map(|claim| claim.name().to_owned())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(of_pool("default"), ["a", "b", "c"]);
-    assert_eq!(of_pool("another").len(), 0);
+    assert_eq!(of_pool(&world, "default"), ["a", "b", "c"]);
+    assert_eq!(of_pool(&world, "another").len(), 0);
 
     world.add(claim("b", "fake://other").pool("another"));
     world.cluster.remove_node("n");
@@ -420,22 +393,10 @@ fn nodes_and_node_claims_are_found_by_provider_id() {
     assert_eq!(with_id(&world, "fake://n"), (vec![], vec![]));
     let claims = vec!["b".to_owned(), "c".to_owned()];
     assert_eq!(with_id(&world, "fake://other"), (vec![], claims));
-    let of_pool = |pool: &str| {
-        let snapshot = world.cluster.snapshot();
-        let claims = snapshot.node_claims_of_pool(pool);
-        claims
-            .map(|claim| claim.name().to_owned())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        (of_pool("default"), of_pool("another")),
-        (vec!["c".to_owned()], vec!["b".to_owned()])
-    );
-    assert_eq!(
-        before.node_claims_of_pool("default").count(),
-        3,
-        "an earlier snapshot stays"
-    );
+    assert_eq!(of_pool(&world, "default"), ["c"]);
+    assert_eq!(of_pool(&world, "another"), ["b"]);
+    let earlier = before.node_claims_of_pool("default").count();
+    assert_eq!(earlier, 3, "an earlier snapshot stays");
 }
 
 #[test]
@@ -488,9 +449,7 @@ fn two_nodes_with_one_provider_id_both_have_its_node_claim() {
             "whatever came first"
         );
         world.cluster.remove_node("m");
-        let [rest] = &nodes(&world)[..] else {
-            panic!("{:?}", nodes(&world))
-        };
+        let rest = only(&world);
         assert_eq!((rest.name(), rest.claim_name()), ("n", Some("c")));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{node_in, skew_after_binding, spread, zones};
+use super::{node_in, skew_of, spread, zone_skew, zones};
 use crate::fixture::*;
 
 /// Conformance: SCH-103
@@ -10,35 +10,24 @@ use crate::fixture::*;
 fn an_unknown_topology_key_fails_that_pod_alone() {
     let plan = plan_of([spread("p", "unknown"), pod("q")]);
     assert_eq!(plan.unplaced.len(), 1);
-    assert!(
-        why(&plan, "p")
-            .contains("unsatisfiable topology constraint for topology spread, key=unknown"),
-        "{}",
-        why(&plan, "p")
+    assert_why(
+        &plan,
+        "p",
+        "unsatisfiable topology constraint for topology spread, key=unknown",
     );
 }
 
 /// Conformance: SCH-105
 #[test]
 fn the_pool_s_zones_are_the_domains() {
-    assert_eq!(
-        skew_after_binding(zones(&[Z1, Z2]), copies(&spread("p", ZONE), 4), ZONE),
-        [2, 2]
-    );
+    assert_eq!(zone_skew(zones(&[Z1, Z2]), &spread("p", ZONE), 4), [2, 2]);
     let labeled = |name: &str, zone: &str| node_pool(name).node_label(ZONE, zone);
     assert_eq!(
-        skew_after_binding(
-            World::of(labeled("a", Z1)),
-            copies(&spread("p", ZONE), 4),
-            ZONE
-        ),
+        zone_skew(World::of(labeled("a", Z1)), &spread("p", ZONE), 4),
         [4]
     );
     let two = World::of(labeled("a", Z1)).with_pool(labeled("b", Z2));
-    assert_eq!(
-        skew_after_binding(two, copies(&spread("p", ZONE), 4), ZONE),
-        [2, 2]
-    );
+    assert_eq!(zone_skew(two, &spread("p", ZONE), 4), [2, 2]);
 }
 
 /// Conformance: SCH-106
@@ -46,10 +35,7 @@ fn the_pool_s_zones_are_the_domains() {
 fn a_zone_known_only_from_an_existing_pod_counts() {
     for existing in [spread("e", ZONE), member("e")] {
         let world = zones(&[Z1, Z2]).with((node_in("n", Z3), existing.on("n")));
-        assert_eq!(
-            skew_after_binding(world, copies(&spread("p", ZONE).cpu("1"), 6), ZONE),
-            [2, 2, 1]
-        );
+        assert_eq!(zone_skew(world, &spread("p", ZONE).cpu("1"), 6), [2, 2, 1]);
     }
 }
 
@@ -58,18 +44,9 @@ fn a_zone_known_only_from_an_existing_pod_counts() {
 fn min_domains_leaves_pods_unplaced_until_there_are_enough_zones() {
     let least =
         |domains: i32| member("p").spread_with(ZONE, 1, APP, json!({ "minDomains": domains }));
-    assert_eq!(
-        skew_after_binding(zones(&[Z1, Z2]), copies(&least(3), 3), ZONE),
-        [1, 1]
-    );
-    assert_eq!(
-        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(3), 11), ZONE),
-        [4, 4, 3]
-    );
-    assert_eq!(
-        skew_after_binding(zones(&[Z1, Z2, Z3]), copies(&least(2), 11), ZONE),
-        [4, 4, 3]
-    );
+    assert_eq!(zone_skew(zones(&[Z1, Z2]), &least(3), 3), [1, 1]);
+    assert_eq!(zone_skew(zones(&[Z1, Z2, Z3]), &least(3), 11), [4, 4, 3]);
+    assert_eq!(zone_skew(zones(&[Z1, Z2, Z3]), &least(2), 11), [4, 4, 3]);
 }
 
 /// Conformance: SCH-122
@@ -209,10 +186,10 @@ fn a_pod_s_own_choice_of_zone_limits_its_spread() {
     assert!(all_placed(&world.launch_and_bind()));
     assert_eq!(world.skew(ZONE, APP), [10, 5]);
     assert_eq!(
-        skew_after_binding(
+        zone_skew(
             World::new(),
-            copies(&spread("p", ZONE).require(ZONE, "In", &[Z1, Z2]), 10),
-            ZONE
+            &spread("p", ZONE).require(ZONE, "In", &[Z1, Z2]),
+            10
         ),
         [5, 5]
     );
@@ -222,10 +199,7 @@ fn a_pod_s_own_choice_of_zone_limits_its_spread() {
 #[test]
 fn preferred_zones_do_not_limit_a_spread() {
     let asked = spread("p", ZONE).prefer(1, ZONE, "In", &[Z1, Z2]);
-    assert_eq!(
-        skew_after_binding(World::new(), copies(&asked, 6), ZONE),
-        [2, 2, 2]
-    );
+    assert_eq!(zone_skew(World::new(), &asked, 6), [2, 2, 2]);
 }
 
 /// Conformance: SCH-266
@@ -251,27 +225,14 @@ fn a_pod_s_node_selector_decides_which_capacity_types_count() {
     let asked = member("p").cpu("1").spread(CAPACITY_TYPE, 1, APP);
     let restricted = asked.clone().select(ZONE, Z2).select(CAPACITY_TYPE, "spot");
     assert_eq!(
-        skew_after_binding(
-            world(node_pool("default")),
-            copies(&restricted, 5),
-            CAPACITY_TYPE
-        ),
+        skew_of(CAPACITY_TYPE, world(node_pool("default")), &restricted, 5),
         [5, 1]
     );
     let spot = node_pool("default").requires(CAPACITY_TYPE, "In", &["spot"]);
-    assert_eq!(
-        skew_after_binding(world(spot), copies(&asked, 5), CAPACITY_TYPE),
-        [2, 1]
-    );
+    assert_eq!(skew_of(CAPACITY_TYPE, world(spot), &asked, 5), [2, 1]);
     let by_arch = member("p").cpu("1").spread(ARCH, 1, APP);
     let arm = by_arch.clone().select(ZONE, Z2).select(ARCH, "arm64");
-    assert_eq!(
-        skew_after_binding(world(node_pool("default")), copies(&arm, 5), ARCH),
-        [5, 1]
-    );
+    assert_eq!(skew_of(ARCH, world(node_pool("default")), &arm, 5), [5, 1]);
     let only_arm = node_pool("default").requires(ARCH, "In", &["arm64"]);
-    assert_eq!(
-        skew_after_binding(world(only_arm), copies(&by_arch, 5), ARCH),
-        [2, 1]
-    );
+    assert_eq!(skew_of(ARCH, world(only_arm), &by_arch, 5), [2, 1]);
 }

@@ -16,11 +16,15 @@ fn spread(name: &str, key: &str) -> Object<Pod> {
     member(name).spread(key, 1, APP)
 }
 
-/// Returns the numbers of labeled pods per value of the key after all pods are launched and bound.
-fn skew_after_binding(mut world: World, pods: Vec<Object<Pod>>, key: &str) -> Vec<usize> {
-    world.add(pods);
+/// Returns the numbers of labeled pods per value of the key after so many such pods are launched and bound.
+fn skew_of(key: &str, world: World, pod: &Object<Pod>, number: usize) -> Vec<usize> {
+    let mut world = world.with(copies(pod, number));
     world.launch_and_bind();
     world.skew(key, APP)
+}
+
+fn zone_skew(world: World, pod: &Object<Pod>, number: usize) -> Vec<usize> {
+    skew_of(ZONE, world, pod, number)
 }
 
 fn zones(zones: &[&str]) -> World {
@@ -30,16 +34,10 @@ fn zones(zones: &[&str]) -> World {
 /// Conformance: SCH-104
 #[test]
 fn pods_are_spread_over_zones() {
-    assert_eq!(
-        skew_after_binding(World::new(), copies(&spread("p", ZONE), 4), ZONE),
-        [2, 1, 1]
-    );
+    assert_eq!(zone_skew(World::new(), &spread("p", ZONE), 4), [2, 1, 1]);
     let expressions = json!({ "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["x"] }] } });
     let by_expression = member("p").spread_with(ZONE, 1, APP, expressions);
-    assert_eq!(
-        skew_after_binding(World::new(), copies(&by_expression, 4), ZONE),
-        [2, 1, 1]
-    );
+    assert_eq!(zone_skew(World::new(), &by_expression, 4), [2, 1, 1]);
 }
 
 fn node_in(name: &str, zone: &str) -> Object<Node> {
@@ -59,10 +57,7 @@ fn pods_are_placed_in_one_zone_up_to_the_skew() {
         existing("e1", "n1"),
         existing("e2", "n2"),
     ));
-    assert_eq!(
-        skew_after_binding(world, copies(&five, 10), ZONE),
-        [6, 1, 1]
-    );
+    assert_eq!(zone_skew(world, &five, 10), [6, 1, 1]);
 }
 
 /// Conformance: SCH-112
@@ -107,7 +102,7 @@ fn a_pod_that_its_own_spread_does_not_count_joins_a_host_at_the_skew() {
 fn later_pods_continue_the_spread() {
     let mut world = World::new().with(copies(&spread("a", HOSTNAME), 4));
     world.launch_and_bind();
-    let world_after = skew_after_binding(world, copies(&spread("b", HOSTNAME), 5), HOSTNAME);
+    let world_after = skew_of(HOSTNAME, world, &spread("b", HOSTNAME), 5);
     assert_eq!(world_after, [1; 9]);
     let roomy = spread("a", ZONE).cpu("100m");
     let mut world = World::new()
@@ -127,11 +122,7 @@ fn pods_are_spread_over_capacity_types() {
     let both =
         || World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["spot", "on-demand"]));
     assert_eq!(
-        skew_after_binding(
-            both(),
-            copies(&spread("p", CAPACITY_TYPE), 4),
-            CAPACITY_TYPE
-        ),
+        skew_of(CAPACITY_TYPE, both(), &spread("p", CAPACITY_TYPE), 4),
         [2, 2]
     );
     for (policy, expected) in [
@@ -152,7 +143,7 @@ fn pods_are_spread_over_capacity_types() {
             json!({ "whenUnsatisfiable": policy }),
         );
         assert_eq!(
-            skew_after_binding(world, copies(&asked, 5), CAPACITY_TYPE),
+            skew_of(CAPACITY_TYPE, world, &asked, 5),
             expected,
             "{policy}"
         );
@@ -189,7 +180,7 @@ fn a_zone_without_room_stops_a_hard_spread() {
     let asked = spread("p", ZONE).spread_with(HOSTNAME, 1, APP, soft);
     let world = World::of(node_pool("a").requires(ZONE, "In", &[Z1, Z2]))
         .with_pool(node_pool("b").requires(ZONE, "In", &[Z3]).limit("cpu", "0"));
-    assert_eq!(skew_after_binding(world, copies(&asked, 10), ZONE), [1, 1]);
+    assert_eq!(zone_skew(world, &asked, 10), [1, 1]);
 }
 
 /// Conformance: SCH-118
@@ -277,10 +268,7 @@ fn an_empty_zone_is_filled_first() {
     world.add(spread("b", ZONE).require(ZONE, "In", &[Z2, Z3]));
     world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 1]);
-    assert_eq!(
-        skew_after_binding(world, copies(&spread("c", ZONE), 5), ZONE),
-        [4, 4, 4]
-    );
+    assert_eq!(zone_skew(world, &spread("c", ZONE), 5), [4, 4, 4]);
 }
 
 /// Conformance: SCH-108

@@ -151,9 +151,8 @@ fn pods_count_once_their_planned_node_passes_the_node_filter() {
 fn an_open_label_gets_its_value_by_the_pods_that_spreads_by_it_count() {
     let team = "example.com/team";
     // In the second zone a pod runs; both teams have none.
-    let plan = World::empty()
+    let plan = World::of(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .with_types(four_cores("t", &[Z1, Z2], 1.0))
-        .with_pool(node_pool("default").requires(team, "In", &["t1", "t2"]))
         .by_size()
         .with([node_in("n1", Z1), node_in("n2", Z2)])
         .with(member("running").on("n1"))

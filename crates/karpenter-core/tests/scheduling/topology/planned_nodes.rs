@@ -92,15 +92,15 @@ fn a_planned_node_with_one_possible_domain_counts_there() {
     let on_demand = karpenter_core::fake::instance_type("t")
         .cpu(4)
         .offerings(offerings);
-    let plan = World::empty()
-        .with_types(on_demand)
-        .with_pool(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
-        .with([
-            member("plain").cpu("2"),
-            member("spread").cpu("1").spread(CAPACITY_TYPE, 1, APP),
-        ])
-        .by_size()
-        .plan();
+    let plan =
+        World::of(node_pool("default").requires(CAPACITY_TYPE, "In", &["on-demand", "spot"]))
+            .with_types(on_demand)
+            .with([
+                member("plain").cpu("2"),
+                member("spread").cpu("1").spread(CAPACITY_TYPE, 1, APP),
+            ])
+            .by_size()
+            .plan();
     assert_eq!(
         plan.unplaced[0].pod.name, "spread",
         "a second on-demand pod exceeds the skew"

@@ -9,22 +9,28 @@ use serde_json::{Value, json};
 
 use crate::{Admission, pool, with};
 
+/// Returns the printer columns; those that only `-o wide` prints have a star.
 fn columns(definition: &Value) -> Vec<String> {
-    let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"]
-        .as_array()
-        .unwrap();
-    columns
-        .iter()
-        .map(|column| {
-            format!(
-                "{}{} {} {}",
-                column["name"].as_str().unwrap(),
-                if column["priority"] == 1 { "*" } else { "" },
-                column["type"].as_str().unwrap(),
-                column["jsonPath"].as_str().unwrap()
-            )
-        })
-        .collect()
+    let columns = &definition["spec"]["versions"][0]["additionalPrinterColumns"];
+    let columns = columns.as_array().unwrap().iter();
+    let text = |column: &Value| {
+        let star = if column["priority"] == 1 { "*" } else { "" };
+        let [name, kind, path] =
+            ["name", "type", "jsonPath"].map(|field| column[field].as_str().unwrap());
+        format!("{name}{star} {kind} {path}")
+    };
+    columns.map(text).collect()
+}
+
+/// Checks the scope, categories and short names of a kind, and that its status is a subresource beside these others.
+fn check(definition: &Value, scope: &str, category: &str, short_names: Value, others: Value) {
+    let spec = &definition["spec"];
+    assert_eq!(spec["scope"], scope);
+    assert_eq!(spec["names"]["categories"], json!([category]));
+    assert_eq!(spec["names"]["shortNames"], short_names);
+    let mut subresources = others;
+    subresources["status"] = json!({});
+    assert_eq!(spec["versions"][0]["subresources"], subresources);
 }
 
 /// Conformance: API-038
@@ -43,18 +49,12 @@ fn node_pools_have_the_printer_columns_of_upstream() {
             "Memory* string .status.resources.memory",
         ]
     );
-    let spec = &definition["spec"];
-    assert_eq!(
-        spec["names"],
-        json!({ "kind": "NodePool", "listKind": "NodePoolList", "plural": "nodepools", "singular": "nodepool", "categories": ["karpenter"] })
-    );
-    assert_eq!(spec["scope"], "Cluster");
+    let names = json!({ "kind": "NodePool", "listKind": "NodePoolList", "plural": "nodepools", "singular": "nodepool", "categories": ["karpenter"] });
+    assert_eq!(definition["spec"]["names"], names);
     let scale =
         json!({ "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.nodes" });
-    assert_eq!(
-        spec["versions"][0]["subresources"],
-        json!({ "status": {}, "scale": scale })
-    );
+    let scale = json!({ "scale": scale });
+    check(&definition, "Cluster", "karpenter", Value::Null, scale);
 }
 
 /// Conformance: API-073
@@ -77,15 +77,7 @@ fn node_claims_have_the_printer_columns_of_upstream() {
             r#"Drifted* string .status.conditions[?(@.type=="Drifted")].status"#,
         ]
     );
-    assert_eq!(
-        definition["spec"]["names"]["categories"],
-        json!(["karpenter"])
-    );
-    assert_eq!(definition["spec"]["scope"], "Cluster");
-    assert_eq!(
-        definition["spec"]["versions"][0]["subresources"],
-        json!({ "status": {} })
-    );
+    check(&definition, "Cluster", "karpenter", Value::Null, json!({}));
 }
 
 /// Conformance: API-087
@@ -101,19 +93,9 @@ fn node_overlays_have_the_printer_columns_of_upstream() {
             "Weight* integer .spec.weight"
         ]
     );
-    assert_eq!(
-        definition["spec"]["names"]["shortNames"],
-        json!(["overlays"])
-    );
-    assert_eq!(
-        definition["spec"]["names"]["categories"],
-        json!(["karpenter"])
-    );
     assert_eq!(definition["spec"]["versions"][0]["name"], "v1alpha1");
-    assert_eq!(
-        definition["spec"]["versions"][0]["subresources"],
-        json!({ "status": {} })
-    );
+    let short = json!(["overlays"]);
+    check(&definition, "Cluster", "karpenter", short, json!({}));
 }
 
 /// Conformance: API-105
@@ -132,20 +114,10 @@ fn capacity_buffers_have_the_printer_columns_of_upstream() {
             "Age date .metadata.creationTimestamp",
         ]
     );
-    assert_eq!(
-        definition["metadata"]["name"],
-        "capacitybuffers.autoscaling.x-k8s.io"
-    );
-    assert_eq!(definition["spec"]["names"]["shortNames"], json!(["cb"]));
-    assert_eq!(
-        definition["spec"]["names"]["categories"],
-        json!(["autoscaling"])
-    );
-    assert_eq!(definition["spec"]["scope"], "Namespaced");
-    assert_eq!(
-        definition["spec"]["versions"][0]["subresources"],
-        json!({ "status": {} })
-    );
+    let name = &definition["metadata"]["name"];
+    assert_eq!(name, "capacitybuffers.autoscaling.x-k8s.io");
+    let short = json!(["cb"]);
+    check(&definition, "Namespaced", "autoscaling", short, json!({}));
 }
 
 /// Calls `visit` for a schema and every nested schema, with its path.
@@ -168,7 +140,7 @@ fn schema(definition: &Value) -> &Value {
 /// Conformance: API-113
 #[test]
 fn schemas_are_structural() {
-    const KEYWORDS: [&str; 21] = [
+    const KEYWORDS: [&str; 22] = [
         "additionalProperties",
         "anyOf",
         "default",
@@ -187,6 +159,7 @@ fn schemas_are_structural() {
         "required",
         "type",
         "x-kubernetes-int-or-string",
+        "x-kubernetes-list-map-keys",
         "x-kubernetes-list-type",
         "x-kubernetes-map-type",
         "x-kubernetes-validations",
@@ -194,29 +167,21 @@ fn schemas_are_structural() {
     for (name, definition) in crd::all(&[], &[]) {
         walk(schema(&definition), name, &mut |path, schema| {
             for keyword in schema.as_object().unwrap().keys() {
-                assert!(
-                    KEYWORDS.contains(&keyword.as_str()) || keyword == "x-kubernetes-list-map-keys",
-                    "{path}: {keyword}"
-                );
+                assert!(KEYWORDS.contains(&keyword.as_str()), "{path}: {keyword}");
             }
             let quantity = schema["x-kubernetes-int-or-string"] == true;
-            assert!(
-                quantity || schema["type"].is_string(),
-                "{path}: {}",
-                schema["type"]
-            );
+            assert!(quantity || schema["type"].is_string(), "{path}");
             assert_eq!(quantity, schema["anyOf"].is_array(), "{path}");
             for bound in ["minimum", "maximum", "minLength", "maxLength", "maxItems"] {
+                let value = &schema[bound];
                 assert!(
-                    schema[bound].is_null() || schema[bound].is_i64() || schema[bound].is_u64(),
+                    value.is_null() || value.is_u64() || value.is_i64(),
                     "{path}: {bound}"
                 );
             }
             for required in schema["required"].as_array().into_iter().flatten() {
-                assert!(
-                    schema["properties"][required.as_str().unwrap()].is_object(),
-                    "{path}: {required}"
-                );
+                let property = &schema["properties"][required.as_str().unwrap()];
+                assert!(property.is_object(), "{path}: {required}");
             }
         });
     }
@@ -281,15 +246,10 @@ fn every_rule_compiles() {
         walk(schema(&definition), name, &mut |path, schema| {
             let errors = kube_cel::compile_schema(schema).compilation_errors().len();
             assert_eq!(errors, 0, "{path}");
-            for rule in schema["x-kubernetes-validations"]
-                .as_array()
-                .into_iter()
-                .flatten()
-            {
-                assert!(
-                    rule["message"].is_string() && rule["rule"].is_string(),
-                    "{path}: {rule}"
-                );
+            let found = schema["x-kubernetes-validations"].as_array();
+            for rule in found.into_iter().flatten() {
+                let is_complete = rule["message"].is_string() && rule["rule"].is_string();
+                assert!(is_complete, "{path}: {rule}");
                 rules += 1;
             }
         });
@@ -306,40 +266,24 @@ fn a_provider_reserves_its_domain() {
         allowed: vec!["karpenter.kwok.sh/instance-size".into()],
     };
     let admission = Admission::new(&crd::node_pool(std::slice::from_ref(&kwok)));
-    let requirement = |key: &str| {
-        with(
-            pool(),
-            "spec.template.spec.requirements",
-            json!([{ "key": key, "operator": "Exists" }]),
-        )
-    };
+    let required = |key: &str| json!([{ "key": key, "operator": "Exists" }]);
+    let requirement = |key: &str| with(pool(), "spec.template.spec.requirements", required(key));
     let label = |key: &str| {
-        with(
-            pool(),
-            "spec.template.metadata",
-            json!({ "labels": { key: "x" } }),
-        )
+        let labels = json!({ "labels": { key: "x" } });
+        with(pool(), "spec.template.metadata", labels)
     };
+    let (other, allowed) = ("karpenter.kwok.sh/other", "karpenter.kwok.sh/instance-size");
     let message = "label domain \"karpenter.kwok.sh\" is restricted";
-    for object in [
-        requirement("karpenter.kwok.sh/other"),
-        label("karpenter.kwok.sh/other"),
-    ] {
+    for object in [requirement(other), label(other)] {
         admission.refuses_with(&object, message);
         Admission::node_pool().accepts(&object);
     }
-    admission.accepts(&requirement("karpenter.kwok.sh/instance-size"));
-    admission.accepts(&label("karpenter.kwok.sh/instance-size"));
+    admission.accepts(&requirement(allowed));
+    admission.accepts(&label(allowed));
 
     let claims = Admission::new(&crd::node_claim(&[kwok]));
-    claims.refuses_with(
-        &with(
-            crate::claim(),
-            "spec.requirements",
-            json!([{ "key": "karpenter.kwok.sh/other", "operator": "Exists" }]),
-        ),
-        message,
-    );
+    let claim = with(crate::claim(), "spec.requirements", required(other));
+    claims.refuses_with(&claim, message);
 }
 
 /// Returns a minimal object with every field of a schema.

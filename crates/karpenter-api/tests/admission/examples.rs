@@ -31,7 +31,7 @@ fn example<T: DeserializeOwned + Serialize>(name: &str, admission: &Admission) -
 #[test]
 fn the_node_pools_are_valid() {
     for name in ["nodepool.yaml", "static-nodepool.yaml"] {
-        let pool: NodePool = example(name, Admission::node_pool());
+        let pool: NodePool = example(name, &Admission::node_pool());
         assert_eq!(
             validation::node_pool(&pool, &WellKnown::default()),
             Findings::default(),
@@ -42,7 +42,7 @@ fn the_node_pools_are_valid() {
 
 #[test]
 fn the_node_overlay_is_valid() {
-    let overlay: NodeOverlay = example("nodeoverlay.yaml", Admission::node_overlay());
+    let overlay: NodeOverlay = example("nodeoverlay.yaml", &Admission::node_overlay());
     assert_eq!(
         validation::node_overlay(&overlay, &WellKnown::default()),
         Findings::default()
@@ -51,6 +51,6 @@ fn the_node_overlay_is_valid() {
 
 #[test]
 fn the_capacity_buffer_is_valid() {
-    let buffer: CapacityBuffer = example("capacitybuffer.yaml", Admission::capacity_buffer());
+    let buffer: CapacityBuffer = example("capacitybuffer.yaml", &Admission::capacity_buffer());
     assert_eq!(buffer.spec.percentage, Some(20));
 }

@@ -17,8 +17,6 @@ mod node_pool;
 mod others;
 mod recordings;
 
-use std::sync::LazyLock;
-
 use karpenter_api::crd;
 use serde_json::{Value, json};
 
@@ -38,28 +36,20 @@ impl Admission {
         Self { schema, structure }
     }
 
-    fn node_pool() -> &'static Self {
-        static ADMISSION: LazyLock<Admission> =
-            LazyLock::new(|| Admission::new(&crd::node_pool(&[])));
-        &ADMISSION
+    fn node_pool() -> Self {
+        Self::new(&crd::node_pool(&[]))
     }
 
-    fn node_claim() -> &'static Self {
-        static ADMISSION: LazyLock<Admission> =
-            LazyLock::new(|| Admission::new(&crd::node_claim(&[])));
-        &ADMISSION
+    fn node_claim() -> Self {
+        Self::new(&crd::node_claim(&[]))
     }
 
-    fn node_overlay() -> &'static Self {
-        static ADMISSION: LazyLock<Admission> =
-            LazyLock::new(|| Admission::new(&crd::node_overlay(&[])));
-        &ADMISSION
+    fn node_overlay() -> Self {
+        Self::new(&crd::node_overlay(&[]))
     }
 
-    fn capacity_buffer() -> &'static Self {
-        static ADMISSION: LazyLock<Admission> =
-            LazyLock::new(|| Admission::new(&crd::capacity_buffer()));
-        &ADMISSION
+    fn capacity_buffer() -> Self {
+        Self::new(&crd::capacity_buffer())
     }
 
     /// Returns the object with the defaults of the schema, applied twice for defaults inside of defaulted objects.
@@ -73,26 +63,17 @@ impl Admission {
     /// Returns why the object is rejected, or nothing if it is admitted. Rules are skipped if the structure is invalid.
     fn refusals(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let object = self.defaulted(object);
-        let structure: Vec<_> = self
-            .structure
-            .iter_errors(&object)
-            .map(|error| format!("{}: {error}", error.instance_path()))
-            .collect();
+        let structure = self.structure.iter_errors(&object);
+        let structure = structure.map(|error| format!("{}: {error}", error.instance_path()));
+        let structure: Vec<_> = structure.collect();
         if !structure.is_empty() {
             return structure;
         }
-        match kube_cel::Validator::new().validate(
-            &self.schema,
-            &object,
-            old.map(|old| self.defaulted(old)).as_ref(),
-        ) {
-            Ok(()) => Vec::new(),
-            Err(errors) => errors
-                .into_vec()
-                .into_iter()
-                .map(|error| error.message)
-                .collect(),
-        }
+        let old = old.map(|old| self.defaulted(old));
+        let refused = kube_cel::Validator::new().validate(&self.schema, &object, old.as_ref());
+        let errors = refused.err().map(|errors| errors.into_vec());
+        let messages = errors.into_iter().flatten().map(|error| error.message);
+        messages.collect()
     }
 
     #[track_caller]
@@ -103,6 +84,14 @@ impl Admission {
     #[track_caller]
     fn refuses(&self, object: &Value) {
         assert_ne!(self.refusals(object, None), [""; 0], "{object}");
+    }
+
+    #[track_caller]
+    fn takes(&self, object: &Value, accepted: bool) {
+        match accepted {
+            true => self.accepts(object),
+            false => self.refuses(object),
+        }
     }
 
     #[track_caller]

@@ -4,6 +4,10 @@ use serde_json::{Value, json};
 
 use crate::{Admission, claim, with};
 
+fn with_requirement(requirement: Value) -> Value {
+    with(claim(), "spec.requirements", json!([requirement]))
+}
+
 /// Conformance: API-070
 #[test]
 fn the_spec_cannot_change() {
@@ -39,13 +43,7 @@ fn expire_after_has_a_default_and_the_rest_is_required() {
 #[test]
 fn of_karpenter_s_domain_only_two_labels_can_be_required() {
     let admission = Admission::node_claim();
-    let exists = |key: &str| {
-        with(
-            claim(),
-            "spec.requirements",
-            json!([{ "key": key, "operator": "Exists" }]),
-        )
-    };
+    let exists = |key: &str| with_requirement(json!({ "key": key, "operator": "Exists" }));
     admission.accepts(&exists("karpenter.sh/nodepool"));
     admission.accepts(&exists("karpenter.sh/capacity-type"));
     admission.refuses_with(
@@ -63,11 +61,7 @@ fn of_karpenter_s_domain_only_two_labels_can_be_required() {
 fn bounds_stay_positive() {
     let admission = Admission::node_claim();
     let bound = |operator: &str, value: &str| {
-        with(
-            claim(),
-            "spec.requirements",
-            json!([{ "key": "a", "operator": operator, "values": [value] }]),
-        )
+        with_requirement(json!({ "key": "a", "operator": operator, "values": [value] }))
     };
     admission.accepts(&bound("Gte", "0"));
     admission.refuses(&bound("Lte", "-1"));

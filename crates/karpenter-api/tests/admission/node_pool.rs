@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Admission, pool, reference, with};
+use crate::{Admission, pool, with};
 
 const TEMPLATE: &str = "spec.template.spec";
 
@@ -15,7 +15,11 @@ fn template_with(field: &str, value: Value) -> Value {
 }
 
 fn with_budget(budget: Value) -> Value {
-    pool_with("spec.disruption", json!({ "budgets": [budget] }))
+    with_disruption(json!({ "budgets": [budget] }))
+}
+
+fn with_disruption(disruption: Value) -> Value {
+    pool_with("spec.disruption", disruption)
 }
 
 fn with_requirement(requirement: Value) -> Value {
@@ -46,11 +50,7 @@ fn keys_are_qualified_names() {
             json!([{ "key": key, "value": "v", "effect": "NoExecute" }]),
         );
         for object in [requirement, taint, startup_taint] {
-            assert_eq!(
-                admission.refusals(&object, None).is_empty(),
-                accepted,
-                "{object}"
-            );
+            admission.takes(&object, accepted);
         }
     }
     admission.refuses(&template_with(
@@ -67,30 +67,28 @@ fn keys_are_qualified_names() {
 #[test]
 fn durations_have_whole_hours_minutes_and_seconds() {
     let admission = Admission::node_pool();
+    let with = |text: &str| {
+        [
+            template_with("terminationGracePeriod", text.into()),
+            template_with("expireAfter", text.into()),
+            with_disruption(json!({ "consolidateAfter": text })),
+        ]
+    };
     for text in ["0s", "720h", "1h30m", "1s1s1h"] {
-        admission.accepts(&template_with("expireAfter", text.into()));
-        admission.accepts(&template_with("terminationGracePeriod", text.into()));
-        admission.accepts(&pool_with(
-            "spec.disruption",
-            json!({ "consolidateAfter": text }),
-        ));
+        with(text)
+            .iter()
+            .for_each(|object| admission.accepts(object));
     }
     for text in [
         "", "1.5h", "-1h", "+1h", "10ms", "1d", "5", "never", "Never1h",
     ] {
-        admission.refuses(&template_with("expireAfter", text.into()));
-        admission.refuses(&template_with("terminationGracePeriod", text.into()));
-        admission.refuses(&pool_with(
-            "spec.disruption",
-            json!({ "consolidateAfter": text }),
-        ));
+        with(text)
+            .iter()
+            .for_each(|object| admission.refuses(object));
     }
-    admission.accepts(&template_with("expireAfter", "Never".into()));
-    admission.accepts(&pool_with(
-        "spec.disruption",
-        json!({ "consolidateAfter": "Never" }),
-    ));
-    admission.refuses(&template_with("terminationGracePeriod", "Never".into()));
+    let [grace_period, others @ ..] = with("Never");
+    admission.refuses(&grace_period);
+    others.iter().for_each(|object| admission.accepts(object));
 }
 
 /// Conformance: API-005
@@ -152,11 +150,7 @@ fn requirements_are_required_and_bounded() {
         let object = with_requirement(
             json!({ "key": "a", "operator": "In", "values": values, "minValues": min_values }),
         );
-        assert_eq!(
-            admission.refusals(&object, None).is_empty(),
-            accepted,
-            "{min_values}"
-        );
+        admission.takes(&object, accepted);
     }
     admission.accepts(&with_requirement(
         json!({ "key": "a".repeat(316), "operator": "Exists" }),
@@ -174,20 +168,13 @@ fn requirements_are_required_and_bounded() {
 #[test]
 fn the_reference_to_the_node_class_is_complete() {
     let admission = Admission::node_pool();
+    let with = |field, value| template_with(&format!("nodeClassRef.{field}"), value);
     for field in ["group", "kind", "name"] {
-        admission.refuses_with(
-            &template_with(&format!("nodeClassRef.{field}"), "".into()),
-            &format!("{field} may not be empty"),
-        );
-        admission.refuses(&template_with(
-            &format!("nodeClassRef.{field}"),
-            Value::Null,
-        ));
+        let message = format!("{field} may not be empty");
+        admission.refuses_with(&with(field, "".into()), &message);
+        admission.refuses(&with(field, Value::Null));
     }
-    admission.refuses(&template_with(
-        "nodeClassRef.group",
-        "karpenter.k8s.aws/v1".into(),
-    ));
+    admission.refuses(&with("group", "karpenter.k8s.aws/v1".into()));
     admission.refuses(&template_with("nodeClassRef", Value::Null));
 }
 
@@ -198,16 +185,14 @@ fn defaults_are_set_for_absent_fields_and_not_for_empty_ones() {
     let disruption = json!({ "consolidateAfter": "0s", "consolidationPolicy": "WhenEmptyOrUnderutilized", "budgets": [{ "nodes": "10%" }] });
     let defaulted = admission.defaulted(&pool());
     assert_eq!(defaulted["spec"]["disruption"], disruption);
-    assert_eq!(defaulted["spec"]["template"]["spec"]["expireAfter"], "720h");
+    let template = &defaulted["spec"]["template"]["spec"];
+    assert_eq!(template["expireAfter"], "720h");
+    assert_eq!(template.get("terminationGracePeriod"), None);
     assert_eq!(
-        defaulted["spec"]["template"]["spec"].get("terminationGracePeriod"),
-        None
-    );
-    assert_eq!(
-        admission.defaulted(&pool_with("spec.disruption", json!({})))["spec"]["disruption"],
+        admission.defaulted(&with_disruption(json!({})))["spec"]["disruption"],
         disruption
     );
-    let empty = admission.defaulted(&pool_with("spec.disruption", json!({ "budgets": [] })));
+    let empty = admission.defaulted(&with_disruption(json!({ "budgets": [] })));
     assert_eq!(empty["spec"]["disruption"]["budgets"], json!([]));
 }
 
@@ -215,8 +200,7 @@ fn defaults_are_set_for_absent_fields_and_not_for_empty_ones() {
 #[test]
 fn consolidation_policies_are_case_sensitive() {
     let admission = Admission::node_pool();
-    let policy =
-        |policy: &str| pool_with("spec.disruption", json!({ "consolidationPolicy": policy }));
+    let policy = |policy: &str| with_disruption(json!({ "consolidationPolicy": policy }));
     for accepted in ["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"] {
         admission.accepts(&policy(accepted));
     }
@@ -240,12 +224,8 @@ fn a_budget_has_a_number_or_a_percentage_of_nodes() {
         admission.defaulted(&with_budget(json!({})))["spec"]["disruption"]["budgets"],
         json!([{ "nodes": "10%" }])
     );
-    let many = |count: usize| {
-        pool_with(
-            "spec.disruption",
-            json!({ "budgets": vec![json!({ "nodes": "1" }); count] }),
-        )
-    };
+    let many =
+        |count: usize| with_disruption(json!({ "budgets": vec![json!({ "nodes": "1" }); count] }));
     admission.accepts(&many(50));
     admission.refuses(&many(51));
 }
@@ -327,13 +307,7 @@ fn a_weight_is_from_1_to_100() {
         (json!(101), false),
         (json!("1"), false),
     ] {
-        assert_eq!(
-            admission
-                .refusals(&pool_with("spec.weight", weight.clone()), None)
-                .is_empty(),
-            accepted,
-            "{weight}"
-        );
+        admission.takes(&pool_with("spec.weight", weight.clone()), accepted);
     }
 }
 
@@ -406,12 +380,8 @@ fn reserved_labels_cannot_be_set() {
         );
     }
     let many = |count: usize| {
-        with_labels(
-            (0..count)
-                .map(|label| (label.to_string(), json!("x")))
-                .collect::<serde_json::Map<_, _>>()
-                .into(),
-        )
+        let labels = (0..count).map(|label| (label.to_string(), json!("x")));
+        with_labels(Value::from_iter(labels))
     };
     admission.accepts(&many(100));
     admission.refuses(&many(101));
@@ -475,18 +445,8 @@ fn operators_have_the_values_they_need() {
 fn the_kind_of_node_class_cannot_change() {
     let admission = Admission::node_pool();
     let update = |field: &str| {
-        admission.refusals(
-            &template_with(
-                "nodeClassRef",
-                with(
-                    json!({ "r": reference() }),
-                    &format!("r.{field}"),
-                    "other".into(),
-                )["r"]
-                    .clone(),
-            ),
-            Some(&pool()),
-        )
+        let changed = template_with(&format!("nodeClassRef.{field}"), "other".into());
+        admission.refusals(&changed, Some(&pool()))
     };
     assert_eq!(update("group"), ["nodeClassRef.group is immutable"]);
     assert_eq!(update("kind"), ["nodeClassRef.kind is immutable"]);

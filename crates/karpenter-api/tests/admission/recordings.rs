@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Admission;
 
 /// Returns the recordings of the kinds of this crate.
-fn recordings() -> Vec<(Value, &'static Admission)> {
+fn recordings() -> Vec<(Value, Admission)> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/golden/crd-validation-golden.jsonl");
     let text = fs::read_to_string(path).expect("the recordings are part of the repository");

@@ -96,8 +96,6 @@ pub mod annotations {
     /// setting. Not upstream's.
     pub const CONSOLIDATE_AFTER_APPLIES_TO_DESTINATIONS: &str =
         "operations.karpenter.sh/consolidate-after-applies-to-destinations";
-    /// Set by releases before v1; no component reads it.
-    pub const COMPATIBILITY_PROVIDER: &str = "compatibility.karpenter.sh/provider";
 }
 
 /// Finalizer keys.

@@ -55,12 +55,6 @@ impl<K: HasPodSpec> Object<K> {
         self.push(&format!("{}{pointer}", K::POD), value)
     }
 
-    /// Sets a label of the pod.
-    #[must_use]
-    pub fn pod_label(self, key: &str, value: &str) -> Self {
-        self.set_pod(&format!("/metadata/labels/{}", escaped(key)), value)
-    }
-
     /// Sets an annotation of the pod.
     #[must_use]
     pub fn pod_annotation(self, key: &str, value: &str) -> Self {

@@ -18,16 +18,7 @@ use super::live::{Collect, Emit, Live};
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<String, Arc<Family>>>>,
-    collectors: Arc<Mutex<Vec<Collector>>>,
     live: Arc<Mutex<Vec<Live>>>,
-}
-
-struct Collector(Box<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for Collector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Collector")
-    }
 }
 
 /// Description of a metric.
@@ -67,11 +58,6 @@ impl Registry {
     /// Registers a summary of `quantiles`, or returns the one of this name.
     pub fn summary(&self, name: &str, help: &str, labels: &[&str], quantiles: &[f64]) -> Summary {
         Summary(self.family(name, help, labels, Kind::Summary(quantiles.to_vec())))
-    }
-
-    /// Runs `collect` before each rendering, for gauges that are derived from state rather than stored.
-    pub fn before_render(&self, collect: impl Fn() + Send + Sync + 'static) {
-        self.collectors.lock().push(Collector(Box::new(collect)));
     }
 
     /// Renders a gauge from state at each scrape, without stored series. A later one of the same name replaces it.
@@ -158,9 +144,6 @@ impl Registry {
     /// Renders every series, sorted by names and label values; live gauges last.
     #[must_use]
     pub fn render(&self) -> String {
-        for collector in self.collectors.lock().iter() {
-            (collector.0)();
-        }
         let families: Vec<_> = self.families.lock().values().cloned().collect();
         let mut out = String::new();
         for family in families {

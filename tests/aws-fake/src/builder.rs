@@ -132,15 +132,8 @@ impl Builder {
         let region = self.open_region(now);
         let mut iam = Iam::default();
         for name in &self.roles {
-            iam.roles.insert(
-                name.clone(),
-                Role {
-                    name: name.clone(),
-                    arn: format!("arn:aws:iam::{ACCOUNT}:role/{name}"),
-                    id: ids.upper("AROA"),
-                    created: now,
-                },
-            );
+            let role = Role::new(name, ACCOUNT, &mut ids, now);
+            iam.roles.insert(name.clone(), role);
         }
         let state = AwsState {
             account: ACCOUNT.to_owned(),

@@ -123,7 +123,6 @@ impl AwsFake {
         self.state().calls.clone()
     }
 
-    /// Returns the number of calls by action.
     #[must_use]
     pub fn call_counts(&self) -> BTreeMap<String, usize> {
         calls::counts(&self.state().calls)
@@ -170,9 +169,19 @@ impl AwsFake {
         self.changed();
     }
 
+    /// Denies these actions of IAM, with `*` and `?`, and no others any more.
+    pub fn deny(&self, actions: &[&str]) {
+        self.set(|s| s.denied = actions.iter().map(|a| (*a).to_owned()).collect());
+    }
+
     /// Adds a fault at the end of the list.
     pub fn add_fault(&self, fault: Fault) {
         self.state().faults.push(fault);
+    }
+
+    /// Fails every call of an action with this code.
+    pub fn fail(&self, action: &str, code: &str) {
+        self.add_fault(Fault::error(action, code).always());
     }
 
     pub fn clear_faults(&self) {
@@ -200,7 +209,6 @@ impl AwsFake {
         self.change(|r, _| r.ec2.pools.set(pool, instances));
     }
 
-    /// Sets the on-demand price of an instance type.
     pub fn set_price(&self, instance_type: &str, price: f64) {
         self.change(|r, _| r.ec2.catalog.set_price(instance_type, price));
     }
@@ -212,12 +220,6 @@ impl AwsFake {
         });
     }
 
-    /// Removes a subnet. Its instances keep running.
-    pub fn remove_subnet(&self, id: &str) {
-        self.change(|r, _| r.ec2.subnets.remove(id));
-    }
-
-    /// Sets the number of free addresses in a subnet.
     pub fn set_free_addresses(&self, subnet: &str, free: u32) {
         self.change(|r, _| {
             if let Some(subnet) = r.ec2.subnets.get_mut(subnet) {
@@ -226,12 +228,10 @@ impl AwsFake {
         });
     }
 
-    /// Adds or replaces a security group.
     pub fn add_security_group(&self, group: SecurityGroup) {
         self.change(|r, _| r.ec2.groups.insert(group.id.clone(), group));
     }
 
-    /// Adds or replaces an image.
     pub fn add_image(&self, image: Image) {
         self.change(|r, _| {
             r.ec2.images.insert(image.id.clone(), image);
@@ -244,12 +244,10 @@ impl AwsFake {
         });
     }
 
-    /// Adds or replaces a placement group.
     pub fn add_placement_group(&self, group: PlacementGroup) {
         self.change(|r, _| r.ec2.placement_groups.insert(group.id.clone(), group));
     }
 
-    /// Adds or replaces a capacity reservation.
     pub fn add_capacity_reservation(&self, reservation: CapacityReservation) {
         self.change(|r, _| {
             let id = reservation.id.clone();
@@ -302,7 +300,6 @@ impl AwsFake {
         });
     }
 
-    /// Removes an SSM parameter.
     pub fn remove_parameter(&self, name: &str) {
         self.change(|r, _| r.ssm.0.remove(name));
     }
@@ -310,12 +307,8 @@ impl AwsFake {
     pub fn add_role(&self, name: &str) {
         let now = self.inner.clock.now();
         let mut state = self.state();
-        let role = Role {
-            name: name.to_owned(),
-            arn: format!("arn:aws:iam::{}:role/{name}", state.account),
-            id: state.ids.upper("AROA"),
-            created: now,
-        };
+        let state = &mut *state;
+        let role = Role::new(name, &state.account, &mut state.ids, now);
         state.iam.roles.insert(name.to_owned(), role);
     }
 

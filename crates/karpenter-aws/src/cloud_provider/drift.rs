@@ -152,8 +152,7 @@ pub fn is_placement_changed(claim: &NodeClaim, group: Option<&PlacementGroup>) -
 mod tests {
     use std::collections::BTreeMap;
 
-    use karpenter_core::requirements::{Requirement, Requirements};
-    use karpenter_core::resources::Resources;
+    use karpenter_core::fake::instance_type;
     use serde_json::json;
 
     use super::*;
@@ -205,13 +204,7 @@ mod tests {
     }
 
     fn types() -> Vec<InstanceType> {
-        let mut requirements = Requirements::new();
-        requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
-        vec![InstanceType::new(
-            "m5.large",
-            requirements,
-            Resources::new(),
-        )]
+        vec![instance_type("m5.large").build()]
     }
 
     fn instance() -> Instance {

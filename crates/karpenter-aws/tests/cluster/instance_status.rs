@@ -72,21 +72,19 @@ async fn a_claim_whose_instance_fails_its_checks_is_deleted_without_waiting() {
     let (_, instance) = world.joined("instance").await;
     let (_, volumes) = world.joined("volumes").await;
     let failing = Some(ago(&world, 150));
-    let report = StatusReport {
-        system_impaired_since: failing,
-        ..StatusReport::default()
-    };
-    world.fake.set_status(&system, report);
-    let report = StatusReport {
-        instance_impaired_since: failing,
-        ..StatusReport::default()
-    };
-    world.fake.set_status(&instance, report);
-    let report = StatusReport {
-        ebs_impaired_since: failing,
-        ..StatusReport::default()
-    };
-    world.fake.set_status(&volumes, report);
+    for (id, [system, instance, ebs]) in [
+        (&system, [failing, None, None]),
+        (&instance, [None, failing, None]),
+        (&volumes, [None, None, failing]),
+    ] {
+        let report = StatusReport {
+            system_impaired_since: system,
+            instance_impaired_since: instance,
+            ebs_impaired_since: ebs,
+            events: vec![],
+        };
+        world.fake.set_status(id, report);
+    }
     for name in ["system", "instance"] {
         world.leaves(name).await;
         world

@@ -166,7 +166,7 @@ async fn a_missing_or_unreadable_queue_is_an_error_until_it_is_repaired() {
         })
         .await;
     denied.fake.interrupt_spot(&id);
-    denied.fake.set(|s| s.denied.clear());
+    denied.fake.deny(&[]);
     denied.leaves("a").await;
     // Back-off: at most one call per second.
     let calls = denied.calls("ReceiveMessage");
@@ -178,9 +178,7 @@ async fn a_missing_or_unreadable_queue_is_an_error_until_it_is_repaired() {
 async fn a_claim_that_is_being_deleted_is_not_deleted_again() {
     let world = World::new().await;
     let (_, id) = spot(&world, "a").await;
-    world
-        .fake
-        .set(|s| s.denied = vec!["ec2:TerminateInstances".into()]);
+    world.fake.deny(&["ec2:TerminateInstances"]);
     let claims = world.api::<NodeClaim>();
     claims.delete("a", &DeleteParams::default()).await.unwrap();
     let leaving = world.get::<NodeClaim>("a").await.unwrap();
@@ -219,13 +217,7 @@ async fn a_redelivered_message_is_handled_once_and_a_recommendation_is_an_event(
     }
     world.leaves("a").await;
     empty(&world).await;
-    let disrupted: f64 = world
-        .registry
-        .render()
-        .lines()
-        .filter(|l| l.starts_with("karpenter_nodeclaims_disrupted_total"))
-        .filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum();
+    let disrupted = world.metric_sum("karpenter_nodeclaims_disrupted_total");
     assert!((disrupted - 1.0).abs() < 0.01, "{disrupted}");
 }
 

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_aws::api::EC2NodeClass;
-use karpenter_aws_fake::{CapacityReservation, Fault, InstanceState, Shortage};
+use karpenter_aws_fake::{CapacityReservation, InstanceState, Shortage};
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use serde_json::{Value, json};
 
@@ -302,8 +302,7 @@ async fn an_unavailable_pool_is_not_launched_until_its_mark_expires() {
 async fn throttling_does_not_exhaust_a_reservation() {
     let world = World::still().await;
     reserve(&world).await;
-    let fault = Fault::error("CreateFleet", "RequestLimitExceeded").always();
-    world.fake.add_fault(fault);
+    world.fake.fail("CreateFleet", "RequestLimitExceeded");
     let error = create(&world, "a", &[(KIND, &["reserved"])]).await;
     let Err(CloudProviderError::Create { reason, .. }) = error else {
         unreachable!("it was throttled");

@@ -32,9 +32,7 @@ async fn registration_waits_for_the_partition_and_labels_claim_and_node_with_it(
     assert_eq!(claim.metadata.labels.as_ref().unwrap()[PARTITION], "");
 
     // EC2 does not report the partition yet.
-    world
-        .fake
-        .set(|s| s.denied = vec!["ec2:DescribeInstances".into()]);
+    world.fake.deny(&["ec2:DescribeInstances"]);
     world.node(&claim).await;
     world
         .until("registration to wait", async || {
@@ -43,7 +41,7 @@ async fn registration_waits_for_the_partition_and_labels_claim_and_node_with_it(
             (condition.reason == "RegistrationHookPending").then_some(())
         })
         .await;
-    world.fake.set(|s| s.denied.clear());
+    world.fake.deny(&[]);
     let claim = world
         .until("registration", async || {
             let claim = world.get::<NodeClaim>("a").await?;

@@ -7,8 +7,9 @@ use serde_json::json;
 
 use crate::world::{CLUSTER, World, WorldOptions};
 
-fn cluster(away_from: &[&str], world: &World) -> Cluster {
-    let now = world.fake.clock().now();
+/// Returns a cluster that is registered for shifts, and shifted away from these zones.
+fn cluster(away_from: &[&str], fake: &AwsFake) -> Cluster {
+    let now = fake.clock().now();
     let shift = |zone: &&str| ZonalShift {
         away_from: (*zone).to_owned(),
         status: "APPLIED".into(),
@@ -22,20 +23,15 @@ fn cluster(away_from: &[&str], world: &World) -> Cluster {
     }
 }
 
+/// Registers the cluster for shifts.
+fn registered(fake: &AwsFake) {
+    fake.add_cluster(cluster(&[], fake));
+}
+
 /// Conformance: AWS-zonalshift-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends() {
-    let world = World::with_fake(
-        |b| b,
-        |fake| {
-            fake.add_cluster(Cluster {
-                zonal_shift: true,
-                ..Cluster::new(CLUSTER, "1.34")
-            });
-        },
-        |s| s.zonal_shift = true,
-    )
-    .await;
+    let world = World::with_fake(|b| b, registered, |s| s.zonal_shift = true).await;
     let only = json!([{ "key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-west-2b"] }]);
     world.pool("elsewhere", "default", only).await;
     let by_id =
@@ -56,7 +52,7 @@ async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends()
         );
     }
 
-    world.fake.add_cluster(cluster(&["usw2-az2"], &world));
+    world.fake.add_cluster(cluster(&["usw2-az2"], &world.fake));
     let message = world
         .event_message("NodePool", "default", "ZonalShiftActive")
         .await;
@@ -70,7 +66,7 @@ async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends()
     let message = world.events("NodePool", "default", "ZonalShiftActive");
     assert_eq!(message.await.len(), 1, "once");
 
-    world.fake.add_cluster(cluster(&[], &world));
+    world.fake.add_cluster(cluster(&[], &world.fake));
     let message = world
         .event_message("NodePool", "default", "ZonalShiftCleared")
         .await;
@@ -89,18 +85,8 @@ async fn pools_that_could_use_a_zone_get_events_when_its_shift_starts_and_ends()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_of_the_service_does_not_change_the_shifted_zones() {
-    let world = World::with_fake(
-        |b| b,
-        |fake| {
-            fake.add_cluster(Cluster {
-                zonal_shift: true,
-                ..Cluster::new(CLUSTER, "1.34")
-            });
-        },
-        |s| s.zonal_shift = true,
-    )
-    .await;
-    world.fake.add_cluster(cluster(&["usw2-az2"], &world));
+    let world = World::with_fake(|b| b, registered, |s| s.zonal_shift = true).await;
+    world.fake.add_cluster(cluster(&["usw2-az2"], &world.fake));
     let shifted = world.aws.offered.shifted();
     world
         .until("the shift", async || {
@@ -109,9 +95,7 @@ async fn an_outage_of_the_service_does_not_change_the_shifted_zones() {
                 .then_some(())
         })
         .await;
-    world
-        .fake
-        .set(|s| s.denied = vec!["arc-zonal-shift:GetManagedResource".into()]);
+    world.fake.deny(&["arc-zonal-shift:GetManagedResource"]);
     world.more_calls("GetManagedResource", 3).await;
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));
 }
@@ -123,20 +107,7 @@ async fn a_shift_that_is_active_at_the_start_is_known_before_controllers_run() {
         controllers: false,
         ..WorldOptions::default()
     };
-    let furnish = |fake: &AwsFake| {
-        let now = fake.clock().now();
-        let shift = |zone: &str, seconds| ZonalShift {
-            away_from: zone.into(),
-            status: "APPLIED".into(),
-            start: now,
-            expiry: now + Duration::from_secs(seconds),
-        };
-        fake.add_cluster(Cluster {
-            zonal_shift: true,
-            shifts: vec![shift("usw2-az2", 36_000)],
-            ..Cluster::new(CLUSTER, "1.34")
-        });
-    };
+    let furnish = |fake: &AwsFake| fake.add_cluster(cluster(&["usw2-az2"], fake));
     let world = World::start(|b| b, furnish, |s| s.zonal_shift = true, how).await;
     let shifted = world.aws.offered.shifted();
     assert!(shifted.contains("us-west-2a", Some("usw2-az2")));

@@ -159,7 +159,7 @@ async fn a_refused_call_is_not_retried() {
     let world = World::new().await;
     world
         .fake
-        .add_fault(Fault::error("DescribeInstances", "UnauthorizedOperation").always());
+        .fail("DescribeInstances", "UnauthorizedOperation");
     let error = instances(&world).list().await.unwrap_err();
     assert!(error.is_unauthorized());
     assert!(error.request_id.is_some());
@@ -171,8 +171,7 @@ async fn a_refused_call_is_not_retried() {
 async fn a_failed_termination_is_counted_by_zone() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 1).await;
-    let denied = vec!["ec2:TerminateInstances".to_owned()];
-    world.fake.set(|s| s.denied = denied);
+    world.fake.deny(&["ec2:TerminateInstances"]);
     assert!(instances(&world).delete(&ids[0]).await.is_err());
     let failed = r#"karpenter_cloudprovider_instance_termination_failures_total{zone="us-west-2a",zone_id="usw2-az2"} 1"#;
     assert!(world.registry.render().contains(failed));
@@ -253,8 +252,7 @@ async fn a_refusal_that_names_no_instance_is_found_by_halves() {
 async fn terminations_that_are_all_refused_cost_about_one_call_each() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 40).await;
-    let denied = vec!["ec2:TerminateInstances".to_owned()];
-    world.fake.set(|s| s.denied = denied);
+    world.fake.deny(&["ec2:TerminateInstances"]);
     assert_eq!(delete_all(&instances(&world), &ids).await.len(), 40);
     let called = world.calls("TerminateInstances");
     assert!(called <= 60, "{called} calls");
@@ -302,8 +300,7 @@ async fn an_instance_that_ec2_does_not_know_at_first_is_asked_for_again() {
 async fn a_forbidden_description_is_not_tried_for_each_instance() {
     let world = World::new().await;
     let ids = launch(&world, fleet(&world, "default").await, 8).await;
-    let denied = vec!["ec2:DescribeInstances".to_owned()];
-    world.fake.set(|s| s.denied = denied);
+    world.fake.deny(&["ec2:DescribeInstances"]);
     world.fake.forget_calls();
     let instances = instances(&world);
     let found = join_all(ids.iter().map(|id| instances.get(id, Freshness::Fresh))).await;
@@ -323,9 +320,7 @@ async fn the_number_of_attempts_follows_the_environment() {
     for code in ["RequestLimitExceeded", "InternalError"] {
         world.fake.clear_faults();
         world.fake.forget_calls();
-        world
-            .fake
-            .add_fault(Fault::error("DescribeInstances", code).always());
+        world.fake.fail("DescribeInstances", code);
         instances.list().await.unwrap_err();
         assert_eq!(world.calls("DescribeInstances"), 2, "{code}");
     }

@@ -16,11 +16,11 @@ use karpenter_aws::providers::launch_template::{LaunchTemplates, Reserved};
 use karpenter_aws::providers::placement_group::PlacementGroup;
 use karpenter_aws::providers::subnet::Subnets;
 use karpenter_aws_fake::{CapacityReservation, Fault, Shortage};
+use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use karpenter_core::provider::CloudProviderError;
 use karpenter_core::requirements::{Operator, Requirement, Requirements};
-use karpenter_core::resources::Resources;
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -48,26 +48,26 @@ fn placement_group(strategy: &str, partitions: u32) -> PlacementGroup {
 }
 
 fn offering(zone: &str, capacity_type: &str, price: f64, more: &[(&str, &str)]) -> Offering {
-    let mut requirements = Requirements::new();
-    let own = [
-        (core_labels::ZONE, zone),
-        (core_labels::CAPACITY_TYPE, capacity_type),
-    ];
-    for (key, value) in own.iter().chain(more) {
-        requirements.add(Requirement::equal(key, value));
+    let mut offering = fake::offering(capacity_type, zone, price);
+    for (key, value) in more {
+        offering
+            .requirements
+            .replace(Requirement::equal(key, value));
     }
-    Offering::new(requirements, price)
+    offering
 }
 
 fn instance_type(name: &str, price: f64) -> InstanceType {
-    let mut requirements = Requirements::new();
-    requirements.add(Requirement::equal(core_labels::ARCH, "amd64"));
-    let mut t = InstanceType::new(name, requirements, Resources::new().with("pods", 29));
-    for zone in ["us-west-2a", "us-west-2b"] {
-        t.offerings.push(offering(zone, "on-demand", price, &[]));
-        t.offerings.push(offering(zone, "spot", price / 3.0, &[]));
-    }
-    t
+    let zones = ["us-west-2a", "us-west-2b"];
+    let offered = zones.map(|zone| {
+        let spot = offering(zone, "spot", price / 3.0, &[]);
+        [offering(zone, "on-demand", price, &[]), spot]
+    });
+    let offered = offered.into_iter().flatten().collect();
+    fake::instance_type(name)
+        .pods(29)
+        .offerings(offered)
+        .build()
 }
 
 impl Case {
@@ -125,6 +125,12 @@ impl Case {
             .await
     }
 
+    /// Launches for the NodeClaim with this uid.
+    pub async fn launch_as(&mut self, uid: &str) -> Result<Arc<Instance>, CloudProviderError> {
+        self.claim.metadata.uid = Some(uid.to_owned());
+        self.launch().await
+    }
+
     /// Returns the parameters of the last CreateFleet.
     fn asked(&self) -> Value {
         let calls = self.world.fake.calls();
@@ -165,26 +171,6 @@ impl Case {
         self.types = vec![t];
         self.launcher.counts.set_reported(id, count);
     }
-}
-
-#[tokio::test]
-async fn a_launch_returns_and_caches_its_instance() {
-    let case = Case::new("on-demand").await;
-    let instance = case.launch().await.unwrap();
-    assert_eq!(
-        (instance.type_.as_str(), instance.capacity_type),
-        ("m5.large", "on-demand")
-    );
-    assert_eq!(instance.image_id, case.world.image());
-    let real = case.world.fake.instance(&instance.id).unwrap();
-    assert_eq!(
-        (real.zone.as_str(), real.subnet.as_str()),
-        (instance.zone.as_str(), instance.subnet_id.as_str())
-    );
-    for (key, value) in &instance.tags {
-        assert_eq!(real.tags.get(key), Some(value), "{key}");
-    }
-    assert_eq!(instance.tags["karpenter.sh/nodepool"], "default");
 }
 
 /// Conformance: AWS-launch-05, AWS-launch-06
@@ -360,14 +346,12 @@ async fn few_types_on_demand_where_spot_is_admitted_are_pointed_out() {
     let key = core_labels::CAPACITY_TYPE;
     case.requirements
         .add(Requirement::new(key, Operator::In, ["spot", "on-demand"]));
-    case.claim.metadata.uid = Some("uid-2".into());
-    case.launch().await.unwrap();
+    case.launch_as("uid-2").await.unwrap();
     assert_eq!(log.lines(observed)[0]["instance-types"], 2);
     for name in ["c5.large", "c5.xlarge", "r5.large"] {
         case.types.push(instance_type(name, 0.3));
     }
-    case.claim.metadata.uid = Some("uid-3".into());
-    case.launch().await.unwrap();
+    case.launch_as("uid-3").await.unwrap();
     assert_eq!(log.lines(observed).len(), 1, "five are enough");
 }
 
@@ -414,8 +398,7 @@ async fn a_deleted_template_is_created_again_once() {
         "InvalidLaunchTemplateName.NotFoundException",
     ));
     let before = case.world.calls("DescribeLaunchTemplates");
-    case.claim.metadata.uid = Some("uid-2".into());
-    case.launch().await.unwrap();
+    case.launch_as("uid-2").await.unwrap();
     assert!(
         case.world.calls("DescribeLaunchTemplates") > before,
         "described again"
@@ -501,8 +484,7 @@ async fn a_full_reservation_counts_as_empty() {
     let instance = case.launch().await.unwrap();
     assert_eq!(instance.reservation.as_ref().unwrap().id, "cr-1");
     assert_eq!(case.launcher.counts.left("cr-1"), 4, "one less");
-    case.claim.metadata.uid = Some("uid-2".into());
-    let error = case.launch().await.unwrap_err();
+    let error = case.launch_as("uid-2").await.unwrap_err();
     assert!(error.is_insufficient_capacity(), "{error}");
     assert!(error.to_string().contains("ReservationCapacityExceeded"));
     assert_eq!(case.launcher.counts.left("cr-1"), 0);
@@ -528,11 +510,9 @@ async fn dedicated_tenancy_is_used_only_if_nothing_else_is_allowed() {
     assert_eq!(case.launch().await.unwrap().tenancy, "default");
     let both = Requirement::new(key, Operator::In, ["default", "dedicated"]);
     case.requirements.add(both);
-    case.claim.metadata.uid = Some("uid-1".into());
-    assert_eq!(case.launch().await.unwrap().tenancy, "default");
+    assert_eq!(case.launch_as("uid-1").await.unwrap().tenancy, "default");
     case.requirements.add(Requirement::equal(key, "dedicated"));
-    case.claim.metadata.uid = Some("uid-2".into());
-    let dedicated = case.launch().await.unwrap();
+    let dedicated = case.launch_as("uid-2").await.unwrap();
     assert_eq!(dedicated.tenancy, "dedicated");
     let data = case.world.fake.instance(&dedicated.id).unwrap().data;
     assert_eq!(data["Placement"]["Tenancy"], "dedicated");

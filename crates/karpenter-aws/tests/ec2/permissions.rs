@@ -255,7 +255,6 @@ fn resource(name: &str) -> String {
         .join("\n")
 }
 
-/// Returns the document of a policy of the template.
 fn document_of(policy: &str) -> String {
     let resource = resource(policy);
     let (_, document) = resource.split_once("PolicyDocument: !Sub |\n").unwrap();

@@ -5,7 +5,6 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::labels as core_labels;
 use karpenter_aws::api::{CapacityReservationSelectorTerm, PlacementGroupSelector};
 use karpenter_aws::providers::capacity_reservation::{ReservationCounts, Reservations};
 use karpenter_aws::providers::instance_profile::InstanceProfiles;
@@ -15,10 +14,8 @@ use karpenter_aws::providers::subnet::Subnets;
 use karpenter_aws_fake::{
     CapacityReservation, DEFAULT_VPC, Fault, PlacementGroup, SecurityGroup, Subnet,
 };
+use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::offering::Offering;
-use karpenter_core::requirements::{Requirement, Requirements};
-use karpenter_core::resources::Resources;
 use serde_json::json;
 
 use crate::support::{World, class};
@@ -27,6 +24,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn subnet(id: &str, zone: &str, block: u8) -> Subnet {
     Subnet::new(id, DEFAULT_VPC, zone, (Ipv4Addr::new(10, 1, block, 0), 24))
+}
+
+/// Adds subnets in one zone, with the tag `team` and these numbers of free addresses.
+fn team_x(world: &World, all: &[(&str, u32)]) {
+    for (block, (id, free)) in (1..).zip(all) {
+        let tagged = subnet(id, "us-west-2a", block).tag("team", "x");
+        world.fake.add_subnet(tagged);
+        world.fake.set_free_addresses(id, *free);
+    }
 }
 
 async fn ids(subnets: &Subnets, terms: serde_json::Value) -> Vec<String> {
@@ -88,30 +94,18 @@ async fn subnets_of_all_pages_match_all_tags_of_any_term() {
 }
 
 fn instance_type(pods: i64, zone: &str) -> InstanceType {
-    let mut requirements = Requirements::new();
-    requirements.add(Requirement::equal(core_labels::ZONE, zone));
-    requirements.add(Requirement::equal(core_labels::CAPACITY_TYPE, "on-demand"));
-    let mut t = InstanceType::new(
-        "m5.large",
-        Requirements::new(),
-        Resources::new().with("pods", pods),
-    );
-    t.offerings.push(Offering::new(requirements, 0.1));
-    t
+    let offered = vec![fake::offering("on-demand", zone, 0.1)];
+    fake::instance_type("m5.large")
+        .pods(pods)
+        .offerings(offered)
+        .build()
 }
 
 /// Conformance: AWS-subnet-01, AWS-subnet-02, AWS-ice-07
 #[tokio::test]
 async fn launches_between_two_answers_are_deducted_from_the_free_addresses() {
     let world = World::new().await;
-    world
-        .fake
-        .add_subnet(subnet("subnet-a", "us-west-2a", 1).tag("team", "x"));
-    world
-        .fake
-        .add_subnet(subnet("subnet-b", "us-west-2a", 2).tag("team", "x"));
-    world.fake.set_free_addresses("subnet-a", 100);
-    world.fake.set_free_addresses("subnet-b", 90);
+    team_x(&world, &[("subnet-a", 100), ("subnet-b", 90)]);
     let subnets = Subnets::new(world.aws.clone(), MINUTE);
     let selected = class(
         "c",
@@ -275,15 +269,8 @@ async fn a_selection_by_tags_that_is_answered_with_not_found_is_an_error() {
 #[tokio::test]
 async fn of_subnets_with_equally_many_addresses_the_first_is_taken() {
     let world = World::new().await;
-    for (id, block, free) in [
-        ("subnet-a", 1, 50),
-        ("subnet-b", 2, 50),
-        ("subnet-c", 3, 40),
-    ] {
-        let tagged = subnet(id, "us-west-2a", block).tag("team", "x");
-        world.fake.add_subnet(tagged);
-        world.fake.set_free_addresses(id, free);
-    }
+    let free = [("subnet-a", 50), ("subnet-b", 50), ("subnet-c", 40)];
+    team_x(&world, &free);
     let subnets = Subnets::new(world.aws.clone(), MINUTE);
     let selected = class(
         "c",
@@ -485,7 +472,7 @@ async fn the_last_placement_group_is_returned_after_a_failed_call() {
     tokio::time::resume();
     world
         .fake
-        .add_fault(Fault::error("DescribePlacementGroups", "UnauthorizedOperation").always());
+        .fail("DescribePlacementGroups", "UnauthorizedOperation");
     let failed = groups.get(&named("racks")).await.unwrap_err();
     assert_eq!(failed.last, Some(found));
     assert!(failed.error.is_unauthorized());

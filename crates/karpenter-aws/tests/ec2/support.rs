@@ -54,7 +54,6 @@ impl Log {
         }
     }
 
-    /// The lines with this message.
     pub fn lines(&self, message: &str) -> Vec<Value> {
         let text = String::from_utf8(self.written.lock().unwrap().clone()).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -91,7 +90,6 @@ impl World {
         }
     }
 
-    /// Returns the settings to connect with.
     pub fn how(&self) -> Connect {
         how(&self.server, Registry::new())
     }

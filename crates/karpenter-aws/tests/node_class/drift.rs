@@ -13,8 +13,7 @@ use crate::support::{CLUSTER, World};
 /// Creates a ready class, its NodePool, and a NodeClaim with an m5.large instance in the first zone.
 async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim {
     world.pool("default", "default", json!([])).await;
-    let class = world.made("default", spec).await;
-    assert!(class.is_true(core_types::READY), "{:#?}", class.status);
+    world.ready("default", spec).await;
     known(world).await;
     let only = |key: &str, value: &str| json!({ "key": key, "operator": "In", "values": [value] });
     let claim: NodeClaim = serde_json::from_value(json!({

@@ -9,7 +9,7 @@ use karpenter_aws::controllers::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 
-use crate::support::{ROLE, World, is, observed};
+use crate::support::{ROLE, World, is, observed, says};
 
 fn names(world: &World) -> Vec<String> {
     let all = world.fake.instance_profiles();
@@ -80,9 +80,7 @@ async fn tags_of_a_profile_follow_those_of_its_class() {
     world.seen("default").await;
     assert_eq!(world.calls("TagInstanceProfile"), 1);
 
-    world
-        .fake
-        .set(|s| s.denied = vec!["iam:TagInstanceProfile".into()]);
+    world.fake.deny(&["iam:TagInstanceProfile"]);
     assert!(
         world
             .changed("default", json!({ "tags": { "team": "w" } }))
@@ -137,21 +135,20 @@ async fn a_role_that_is_missing_or_forbidden_is_named() {
     let world = World::new().await;
     world.create("default", json!({ "role": "Missing" })).await;
     let (class, _) = world.failed("default").await;
-    let (status, why, message) = observed(&class, types::INSTANCE_PROFILE_READY);
-    assert_eq!(
-        (status, why),
-        is("False", "InstanceProfileResolutionFailed")
+    says(
+        &class,
+        types::INSTANCE_PROFILE_READY,
+        is("False", "InstanceProfileResolutionFailed"),
+        &["Missing"],
     );
-    assert!(message.contains("Missing"), "{message}");
     assert_eq!(names(&world), [""; 0], "the incomplete profile is deleted");
 
-    world
-        .fake
-        .set(|s| s.denied = vec!["iam:CreateInstanceProfile".into()]);
+    world.fake.deny(&["iam:PassRole"]);
     world.respecify("default", json!({ "role": ROLE })).await;
     let (class, _) = world.failed("default").await;
     let (_, _, message) = observed(&class, types::INSTANCE_PROFILE_READY);
-    assert!(message.contains("iam:CreateInstanceProfile"), "{message}");
-    world.fake.set(|s| s.denied.clear());
+    assert!(message.contains("iam:PassRole"), "{message}");
+    assert!(message.contains(&format!("role/{ROLE}")), "{message}");
+    world.fake.deny(&[]);
     assert!(world.seen("default").await.is_true(core_types::READY));
 }

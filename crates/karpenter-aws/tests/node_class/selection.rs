@@ -12,7 +12,7 @@ use karpenter_aws_fake::{
 use karpenter_kube::controller::Next;
 use serde_json::json;
 
-use crate::support::{IMAGES, World, is, observed, reason};
+use crate::support::{IMAGES, World, is, observed, reason, says};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -56,8 +56,7 @@ async fn a_plain_class_is_ready_after_one_reconciliation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_selector_that_matches_nothing_clears_the_list_and_its_condition() {
     let world = World::new().await;
-    let class = world.made("default", json!({})).await;
-    assert!(class.is_true(core_types::READY));
+    world.ready("default", json!({})).await;
     let nothing = json!([{ "tags": { "no": "such" } }]);
     world
         .respecify(
@@ -156,9 +155,12 @@ async fn aliases_without_images_for_the_version_are_reported() {
         let class = world
             .made(name, json!({ "amiSelectorTerms": [{ "alias": alias }] }))
             .await;
-        let (status, why, message) = observed(&class, types::AMIS_READY);
-        assert_eq!((status, why), is("False", "UnsupportedAlias"));
-        assert!(message.contains("use "), "{message}");
+        says(
+            &class,
+            types::AMIS_READY,
+            is("False", "UnsupportedAlias"),
+            &["use "],
+        );
         assert!(class.status.amis.is_empty());
     }
     world.aws.kubernetes.set("1.32");
@@ -347,27 +349,8 @@ async fn subnets_are_ordered_by_free_addresses_and_what_is_equal_by_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
-    let world = World::new().await;
-    let mut reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
-    reservation.end = Some(Timestamp::now() + SignedDuration::from_secs(20));
-    world.fake.add_capacity_reservation(reservation);
+async fn without_the_gate_no_reservations_are_described() {
     let terms = json!([{ "id": "cr-1" }]);
-    world
-        .create(
-            "default",
-            json!({ "capacityReservationSelectorTerms": terms }),
-        )
-        .await;
-    let Next::After(wait) = world.reconcile("default").await.unwrap() else {
-        unreachable!("the class is requeued")
-    };
-    assert!(wait <= Duration::from_secs(20), "{wait:?}");
-    let class = world.get("default").await;
-    assert_eq!(class.status.capacity_reservations[0].id, "cr-1");
-    assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
-    assert_eq!(world.aws.reservations.counts().left("cr-1"), 3);
-
     let world = World::with(|aws| aws, |s| s.reserved_capacity = false).await;
     let class = world
         .made(
@@ -383,18 +366,19 @@ async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_call_does_not_affect_others_or_earlier_results() {
     let world = World::new().await;
-    world
-        .fake
-        .set(|s| s.denied = vec!["ec2:DescribeSecurityGroups".into()]);
+    world.fake.deny(&["ec2:DescribeSecurityGroups"]);
     world.create("default", json!({})).await;
     let (class, error) = world.failed("default").await;
     assert!(
         error.to_string().contains("DescribeSecurityGroups"),
         "{error}"
     );
-    let (status, why, message) = observed(&class, types::SECURITY_GROUPS_READY);
-    assert_eq!((status, why), is("False", "SecurityGroupResolutionFailed"));
-    assert!(message.contains("ec2:DescribeSecurityGroups"), "{message}");
+    says(
+        &class,
+        types::SECURITY_GROUPS_READY,
+        is("False", "SecurityGroupResolutionFailed"),
+        &["ec2:DescribeSecurityGroups"],
+    );
     for condition in [
         types::SUBNETS_READY,
         types::AMIS_READY,
@@ -405,11 +389,9 @@ async fn a_failed_call_does_not_affect_others_or_earlier_results() {
     let (again, _) = world.failed("default").await;
     assert_eq!(again, class, "the same failure is not written again");
 
-    world.fake.set(|s| s.denied.clear());
+    world.fake.deny(&[]);
     assert!(world.seen("default").await.is_true(core_types::READY));
-    world
-        .fake
-        .add_fault(Fault::error("DescribeSubnets", "InternalError").always());
+    world.fake.fail("DescribeSubnets", "InternalError");
     let (class, _) = world.failed("default").await;
     assert!(
         class.is_true(core_types::READY),

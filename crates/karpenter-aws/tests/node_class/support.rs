@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Event;
-use karpenter_api::conditions::HasConditions;
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::context::{AwsContext, AwsSettings};
@@ -57,7 +57,6 @@ pub fn observed(class: &EC2NodeClass, condition: &str) -> Observed {
     )
 }
 
-/// Returns status and reason of a condition.
 pub fn reason(class: &EC2NodeClass, condition: &str) -> (String, String) {
     let (status, reason, _) = observed(class, condition);
     (status, reason)
@@ -65,6 +64,16 @@ pub fn reason(class: &EC2NodeClass, condition: &str) -> (String, String) {
 
 pub fn is(status: &str, reason: &str) -> (String, String) {
     (status.to_owned(), reason.to_owned())
+}
+
+/// Asserts status and reason of a condition, and words of its message.
+#[track_caller]
+pub fn says(class: &EC2NodeClass, condition: &str, expected: (String, String), words: &[&str]) {
+    let (status, reason, message) = observed(class, condition);
+    assert_eq!((status, reason), expected, "{message}");
+    for word in words {
+        assert!(message.contains(word), "{message}");
+    }
 }
 
 /// A provider of other node classes: Karpenter's own controllers ignore ours, and only the model is used.
@@ -152,15 +161,8 @@ impl World {
             .unwrap();
         let provider = Arc::new(Elsewhere(ProviderProfile::new("elsewhere", [])));
         let (aws, watches) = operator.into_context();
-        let options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
-            disable_leader_election: true,
-            ..Options::default()
-        };
         let watched = client.clone();
-        let operator = Operator::builder(provider, client.clone(), options)
+        let operator = Operator::builder(provider, client.clone(), Options::for_tests())
             .clock(clock)
             .registry(registry)
             .with(move |setup| {
@@ -282,16 +284,29 @@ impl World {
         self.seen(name).await
     }
 
+    /// Creates a node class that is ready after one reconciliation; returns the class.
+    pub async fn ready(&self, name: &str, spec: Value) -> EC2NodeClass {
+        let class = self.made(name, spec).await;
+        assert!(class.is_true(types::READY), "{:#?}", class.status);
+        class
+    }
+
     /// Changes the spec of a class and reconciles it successfully; returns the class.
     pub async fn changed(&self, name: &str, spec: Value) -> EC2NodeClass {
         self.respecify(name, spec).await;
         self.seen(name).await
     }
 
-    /// Reconciles a class with an error; returns the class.
     pub async fn failed(&self, name: &str) -> (EC2NodeClass, ReconcileError) {
         let error = self.reconcile(name).await.unwrap_err();
         (self.get(name).await, error)
+    }
+
+    /// Reconciles a class that is reconciled again with back-off; returns the class.
+    pub async fn refused(&self, name: &str) -> EC2NodeClass {
+        let (class, error) = self.failed(name).await;
+        assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+        class
     }
 
     pub async fn delete(&self, name: &str) {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use karpenter_api::conditions::{HasConditions, types as core_types};
 use karpenter_aws_fake::Fault;
 use karpenter_kube::controller::Next;
 use serde_json::json;
@@ -47,12 +46,7 @@ async fn a_class_waits_for_its_node_claims() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_class_stays_until_its_launch_templates_are_gone() {
     let world = World::new().await;
-    assert!(
-        world
-            .made("default", json!({}))
-            .await
-            .is_true(core_types::READY)
-    );
+    world.ready("default", json!({})).await;
     world.fake.add_fault(Fault::error(
         "DeleteLaunchTemplate",
         "UnauthorizedOperation",
@@ -118,7 +112,7 @@ async fn in_an_isolated_vpc_iam_is_not_called() {
     let world = World::with(|aws| aws, |s| s.isolated_vpc = true).await;
     world.fake.add_instance_profile("theirs", Some(ROLE));
     let spec = json!({ "role": null, "instanceProfile": "theirs" });
-    assert!(world.made("default", spec).await.is_true(core_types::READY));
+    world.ready("default", spec).await;
     world.delete("default").await;
     world.reconcile("default").await.unwrap();
     assert!(is_gone(&world, "default").await);

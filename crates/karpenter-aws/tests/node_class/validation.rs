@@ -6,7 +6,7 @@ use karpenter_aws_fake::{Cluster, Fault};
 use karpenter_kube::controller::ReconcileError;
 use serde_json::{Value, json};
 
-use crate::support::{CLUSTER, World, is, observed, reason};
+use crate::support::{CLUSTER, World, is, observed, reason, says};
 
 const VALIDATION: &str = types::VALIDATION_SUCCEEDED;
 
@@ -96,8 +96,7 @@ async fn an_expression_waits_for_instance_types() {
     world
         .create("default", json!({ "kubelet": { "maxPods": "vcpus * 10" } }))
         .await;
-    let (class, error) = world.failed("default").await;
-    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+    let class = world.refused("default").await;
     assert_eq!(
         reason(&class, VALIDATION),
         is("Unknown", "AwaitingReconciliation")
@@ -131,7 +130,7 @@ async fn a_denied_permission_is_named_with_the_policy_that_denies_it() {
         assert!(message.contains(&format!("`ec2:{action}`")), "{message}");
         assert!(class.is_false(core_types::READY));
     }
-    world.fake.set(|s| s.denied.clear());
+    world.fake.deny(&[]);
     let boundary = "You are not authorized to perform this operation. User: u is not authorized to perform: ec2:RunInstances on resource: r because no permissions boundary allows the ec2:RunInstances action. Encoded authorization failure message: x1";
     let fault = Fault::error("RunInstances", "UnauthorizedOperation").message(boundary);
     world.fake.add_fault(fault.always());
@@ -159,13 +158,11 @@ async fn one_working_subnet_is_enough_and_otherwise_the_first_error_decides() {
     world
         .fake
         .add_fault(Fault::error("RunInstances", "InternalError"));
-    let denied = Fault::error("RunInstances", "UnauthorizedOperation");
-    world.fake.add_fault(denied.always());
+    world.fake.fail("RunInstances", "UnauthorizedOperation");
     world
         .respecify("default", json!({ "tags": { "a": "b" } }))
         .await;
-    let (class, error) = world.failed("default").await;
-    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+    let class = world.refused("default").await;
     assert!(
         class.condition(VALIDATION).unwrap().observed_generation != class.metadata.generation,
         "there is no verdict on the new spec yet"
@@ -182,11 +179,13 @@ async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
             json!({ "role": null, "instanceProfile": "missing" }),
         )
         .await;
-    let (class, error) = world.failed("theirs").await;
-    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
-    let (status, why, message) = observed(&class, VALIDATION);
-    assert_eq!((status, why), is("False", "InstanceProfileNotFound"));
-    assert!(message.contains("spec.instanceProfile"), "{message}");
+    let class = world.refused("theirs").await;
+    says(
+        &class,
+        VALIDATION,
+        is("False", "InstanceProfileNotFound"),
+        &["spec.instanceProfile"],
+    );
     world
         .fake
         .add_instance_profile("missing", Some(crate::support::ROLE));
@@ -198,8 +197,7 @@ async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
     // EC2 sees changes of IAM with a delay.
     world.fake.set(|s| s.iam_delay_s = 3600.0);
     world.create("ours", json!({})).await;
-    let (class, error) = world.failed("ours").await;
-    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+    let class = world.refused("ours").await;
     assert_eq!(
         reason(&class, VALIDATION),
         is("Unknown", "AwaitingReconciliation")
@@ -217,9 +215,12 @@ async fn user_data_that_ec2_finds_too_large_has_its_own_reason() {
         .fake
         .add_fault(malformed("User data is limited to 16384 bytes").always());
     let class = world.made("default", json!({})).await;
-    let (status, why, message) = observed(&class, VALIDATION);
-    assert_eq!((status, why), is("False", "UserDataSizeLimitExceeded"));
-    assert!(message.contains("shorten spec.userData"), "{message}");
+    says(
+        &class,
+        VALIDATION,
+        is("False", "UserDataSizeLimitExceeded"),
+        &["shorten spec.userData"],
+    );
 
     world.fake.clear_faults();
     world
@@ -303,13 +304,7 @@ async fn the_service_cidr_is_discovered_for_al2023() {
     world.fake.add_cluster(cluster);
 
     let bottlerocket = json!({ "amiSelectorTerms": [{ "alias": "bottlerocket@latest" }] });
-    assert!(
-        world
-            .made("other", bottlerocket)
-            .await
-            .is_true(core_types::READY),
-        "other families do not need it"
-    );
+    world.ready("other", bottlerocket).await;
     world.create("default", json!({})).await;
     let (class, _) = world.failed("default").await;
     let (status, why, message) = observed(&class, VALIDATION);
@@ -333,8 +328,7 @@ async fn a_fault_of_eks_is_no_verdict_on_the_range_of_service_addresses() {
     let silent = Fault::error("DescribeCluster", "InternalError").message("try again");
     let world = World::with(|aws| aws.fault(silent.always()), |_| {}).await;
     world.create("default", json!({})).await;
-    let (class, error) = world.failed("default").await;
-    assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+    let class = world.refused("default").await;
     assert_eq!(
         reason(&class, VALIDATION),
         is("Unknown", "AwaitingReconciliation")
@@ -351,8 +345,7 @@ async fn a_fault_of_eks_is_no_verdict_on_the_range_of_service_addresses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_class_depends_on_is_waited_for_as_long_as_it_is_not_known() {
     let world = World::new().await;
-    let silent = Fault::error("DescribeSubnets", "InternalError").always();
-    world.fake.add_fault(silent);
+    world.fake.fail("DescribeSubnets", "InternalError");
     world.create("default", json!({})).await;
     let (class, _) = world.failed("default").await;
     assert_eq!(reason(&class, types::SUBNETS_READY).0, "Unknown");
@@ -379,9 +372,12 @@ async fn a_tag_that_only_karpenter_sets_is_reported_if_admission_allowed_it() {
     world.admit_anything().await;
     let tags = json!({ "tags": { "karpenter.sh/nodepool": "mine" } });
     let class = world.made("default", tags).await;
-    let (status, why, message) = observed(&class, VALIDATION);
-    assert_eq!((status, why), is("False", "TagValidationFailed"));
-    assert!(message.contains("karpenter.sh/nodepool"), "{message}");
+    says(
+        &class,
+        VALIDATION,
+        is("False", "TagValidationFailed"),
+        &["karpenter.sh/nodepool"],
+    );
     assert_eq!(world.calls("CreateLaunchTemplate"), 0, "nothing is tried");
 }
 
@@ -398,11 +394,10 @@ async fn a_dry_run_that_is_throttled_or_broken_is_no_verdict_and_made_once() {
     .enumerate()
     {
         let name = format!("class-{n}");
-        world.fake.add_fault(Fault::error(action, code).always());
+        world.fake.fail(action, code);
         world.create(&name, json!({})).await;
         let before = world.calls(action);
-        let (class, error) = world.failed(&name).await;
-        assert!(matches!(error, ReconcileError::Refused(_)), "{error}");
+        let class = world.refused(&name).await;
         assert_eq!(
             reason(&class, VALIDATION),
             is("Unknown", "AwaitingReconciliation"),

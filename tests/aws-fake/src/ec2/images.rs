@@ -22,7 +22,6 @@ pub(crate) const WINDOWS_OWNER: &str = "801119661308";
 pub struct Image {
     /// ID of the AMI, `ami-…`.
     pub id: String,
-    /// Name of the AMI.
     pub name: String,
     /// Architecture: `x86_64` or `arm64`.
     pub architecture: String,
@@ -35,7 +34,6 @@ pub struct Image {
     pub deprecated: Option<Timestamp>,
     /// Size of each volume's snapshot in GiB, by device name.
     pub volumes: Vec<(String, u32)>,
-    /// Whether it is a Windows AMI.
     pub windows: bool,
     pub tags: Tags,
 }

@@ -135,7 +135,6 @@ pub struct Instance {
     pub data: Value,
     /// ID of the placement group, and the partition.
     pub placement: Option<(String, Option<u32>)>,
-    /// Whether it runs Windows.
     pub windows: bool,
     pub vcpus: u32,
     pub memory_mib: u64,

@@ -69,7 +69,6 @@ impl Instance {
     }
 }
 
-/// Returns the error for unknown instance IDs.
 fn missing_instances(ids: &[&str]) -> AwsError {
     let message = match ids {
         [one] => format!("The instance ID '{one}' does not exist"),

@@ -57,7 +57,6 @@ impl Subnet {
             .saturating_sub(self.reserved)
     }
 
-    /// Sets the number of free addresses.
     pub(crate) fn leave(&mut self, free: u32) {
         self.reserved = 0;
         self.reserved = self.free().saturating_sub(free);

@@ -103,7 +103,6 @@ impl Ec2Call<'_> {
         self.auth.need(permission)
     }
 
-    /// CreateTags of instances.
     pub(crate) fn create_tags(&mut self, p: Params<'_>) -> Result<Reply, AwsError> {
         let tags = read(p)?;
         let ids = p.texts("ResourceId");

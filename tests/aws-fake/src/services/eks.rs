@@ -21,7 +21,6 @@ pub struct Cluster {
     pub version: String,
     pub service_ipv4_cidr: Option<String>,
     pub service_ipv6_cidr: Option<String>,
-    /// Whether it is registered for zonal shifts.
     pub zonal_shift: bool,
     pub shifts: Vec<ZonalShift>,
 }

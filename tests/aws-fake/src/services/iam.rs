@@ -26,6 +26,17 @@ pub struct Role {
     pub created: Timestamp,
 }
 
+impl Role {
+    pub(crate) fn new(name: &str, account: &str, ids: &mut Ids, created: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            arn: format!("arn:aws:iam::{account}:role/{name}"),
+            id: ids.upper("AROA"),
+            created,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProfile {
     /// Name of the profile, without path.
@@ -326,20 +337,14 @@ impl IamCall<'_> {
         let name = checked_name(p, "RoleName")?;
         p.only(&["RoleName", "AssumeRolePolicyDocument"])?;
         let arn = format!("arn:aws:iam::{}:role/{name}", self.account);
-        self.auth
-            .need(Permission::new("iam:CreateRole", arn.clone()))?;
+        self.auth.need(Permission::new("iam:CreateRole", arn))?;
         if self.iam.roles.contains_key(name) {
             return Err(AwsError::new(
                 "EntityAlreadyExists",
                 format!("Role with name {name} already exists."),
             ));
         }
-        let role = Role {
-            name: name.to_owned(),
-            arn,
-            id: self.ids.upper("AROA"),
-            created: self.now,
-        };
+        let role = Role::new(name, self.account, self.ids, self.now);
         let wire = role_wire(&role);
         self.iam.roles.insert(name.to_owned(), role);
         Ok(Reply::Tree(json!({"Role": wire})))

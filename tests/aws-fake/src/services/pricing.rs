@@ -17,7 +17,6 @@ use crate::wire::params::Params;
 /// Regions with a Pricing endpoint.
 const ENDPOINTS: [&str; 4] = ["us-east-1", "ap-south-1", "eu-central-1", "cn-northwest-1"];
 
-/// A call to the Pricing API.
 #[derive(Debug)]
 pub(crate) struct PricingCall<'a> {
     pub(crate) action: String,

@@ -14,7 +14,6 @@ use crate::wire::Reply;
 use crate::wire::error::AwsError;
 use crate::wire::params::Params;
 
-/// A message in a queue.
 #[derive(Debug, Clone)]
 struct Message {
     id: String,
@@ -85,7 +84,6 @@ impl Queue {
     }
 }
 
-/// Queues of a region.
 #[derive(Debug, Default)]
 pub(crate) struct Queues(pub(crate) BTreeMap<String, Queue>);
 

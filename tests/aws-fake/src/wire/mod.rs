@@ -21,7 +21,6 @@ pub(crate) struct Incoming {
     /// Service: `ec2`, `iam`, `sts`, `ssm`, `sqs`, `eks`, `pricing`, `arc-zonal-shift`.
     pub(crate) service: &'static str,
     pub(crate) action: String,
-    /// Region of the signature.
     pub(crate) region: Option<String>,
     pub(crate) user_agent: String,
     /// The decoded request, for faults that search it.

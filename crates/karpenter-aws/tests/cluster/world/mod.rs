@@ -159,12 +159,9 @@ impl World {
         };
         configure(&mut settings);
         let mut options = Options {
-            metrics_port: 0,
-            decisions_port: 0,
-            health_probe_port: 0,
             disable_leader_election: !leader_election,
             leader_election_namespace: "default".into(),
-            ..Options::default()
+            ..Options::for_tests()
         };
         options.feature_gates.node_overlay = node_overlay;
         let client = testbed.client();

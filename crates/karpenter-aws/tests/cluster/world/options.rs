@@ -3,7 +3,6 @@
 /// How many times faster than real time passes in tests.
 const SPEED: f64 = 12.0;
 
-/// Settings of a world.
 #[derive(Clone, Copy)]
 pub struct WorldOptions {
     /// How many times faster than real time passes.

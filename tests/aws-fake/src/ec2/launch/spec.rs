@@ -43,7 +43,6 @@ pub(crate) struct Accepted {
     pub(crate) interfaces: Vec<InterfaceSpec>,
     /// Name, ARN and ID of the instance profile.
     pub(crate) profile: Option<(String, String, String)>,
-    /// Placement group and partition.
     pub(crate) placement: Option<(PlacementGroup, Option<u32>)>,
     pub(crate) reservation: ReservationChoice,
     pub(crate) tags: Tags,

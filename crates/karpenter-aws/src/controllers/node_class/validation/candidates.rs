@@ -120,8 +120,8 @@ fn rank(t: &InstanceType) -> (bool, f64, &str) {
 
 #[cfg(test)]
 mod tests {
+    use karpenter_core::fake;
     use karpenter_core::requirements::{Operator, Requirement};
-    use karpenter_core::resources::Resources;
     use serde_json::{Value, json};
 
     use super::*;
@@ -138,24 +138,16 @@ mod tests {
     }
 
     fn instance_type(name: &str, arch: &str, price: f64, gpus: Option<&str>) -> InstanceType {
-        let mut requirements = Requirements::new();
-        requirements.add(Requirement::equal(core_labels::ARCH, arch));
-        requirements.add(Requirement::equal(core_labels::INSTANCE_TYPE, name));
-        requirements.add(Requirement::new(
-            crate::api::labels::INSTANCE_TENANCY,
-            Operator::In,
-            ["default", "dedicated"],
-        ));
+        let key = crate::api::labels::INSTANCE_TENANCY;
+        let tenancy = Requirement::new(key, Operator::In, ["default", "dedicated"]);
         let none: [&str; 0] = [];
-        requirements.add(match gpus {
+        let gpus = match gpus {
             Some(count) => Requirement::equal(INSTANCE_GPU_COUNT, count),
             None => Requirement::new(INSTANCE_GPU_COUNT, Operator::DoesNotExist, none),
-        });
-        let mut t = InstanceType::new(name, requirements, Resources::new());
-        let mut offering = Requirements::new();
-        offering.add(Requirement::equal(core_labels::CAPACITY_TYPE, "on-demand"));
-        t.offerings.push(Offering::new(offering, price));
-        t
+        };
+        let fake = fake::instance_type(name).arch(arch);
+        let offered = fake.offerings(vec![fake::offering("on-demand", "a", price)]);
+        offered.requires(tenancy).requires(gpus).build()
     }
 
     fn instance_types() -> Vec<InstanceType> {

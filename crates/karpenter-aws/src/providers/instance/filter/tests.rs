@@ -1,18 +1,11 @@
 //! Which instance types remain for a launch, filter by filter.
 
+use karpenter_core::fake::offering;
 use karpenter_core::requirements::{Operator, Requirement};
 use karpenter_core::resources::{CPU, PODS};
 
 use super::*;
 use crate::logged::logged;
-
-fn offering(capacity_type: &str, zone: &str, price: f64) -> Offering {
-    let requirements = [
-        Requirement::equal(core::CAPACITY_TYPE, capacity_type),
-        Requirement::equal(core::ZONE, zone),
-    ];
-    Offering::new(requirements.into_iter().collect(), price)
-}
 
 fn reserved(zone: &str, id: &str, left: u32, kind: &str, interruptible: bool) -> Offering {
     let mut offering = offering("reserved", zone, 0.000_001);

@@ -370,22 +370,17 @@ async fn prometheus_scrapes_the_metrics_over_tls_if_it_trusts_their_certificate(
 /// Conformance: AWS-startup-01, AWS-log-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_settings_are_named_and_the_process_exits() {
-    let (cluster, served, home) = aws_cluster().await;
-    let endpoint = cluster.endpoint();
-    cluster
-        .fake
-        .set(|s| s.denied = vec!["ec2:DescribeInstanceTypes".into()]);
-    let folder = home.path().to_owned();
-    tokio::task::spawn_blocking(move || {
+    on_a_cluster(|home, endpoint, fake| {
+        fake.deny(&["ec2:DescribeInstanceTypes"]);
         for (more, word) in [
             (("CLUSTER_NAME", ""), "cluster-name is required"),
             (("CLUSTER_NAME", CLUSTER), "ec2:DescribeInstanceTypes"),
             (("AWS_MAX_ATTEMPTS", "often"), "AWS_MAX_ATTEMPTS"),
             (("AWS_CA_BUNDLE", "/nowhere"), "AWS_CA_BUNDLE"),
         ] {
-            let mut karpenter = Karpenter::start(&folder, &endpoint, &[more]);
+            let mut karpenter = Karpenter::start(home, endpoint, &[more]);
             assert!(!karpenter.ended().success());
-            let log = log_of(&folder);
+            let log = log_of(home);
             let last = log.lines().last().unwrap_or_default();
             assert!(last.starts_with('{') && last.contains(word), "{log}");
             assert!(last.contains(r#""level":"ERROR""#), "{log}");
@@ -394,10 +389,7 @@ async fn missing_settings_are_named_and_the_process_exits() {
             assert_eq!(last.contains(code), refused, "{log}");
         }
     })
-    .await
-    .unwrap();
-    drop(served);
-    cluster.shutdown().await;
+    .await;
 }
 
 /// Returns the environment of a pod whose service account has a role (IRSA).
@@ -416,26 +408,18 @@ fn web_identity(home: &Path) -> [(String, String); 4] {
 /// More throttled answers than the attempts of a first call without its own retries for credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn throttled_credentials_do_not_end_startup() {
-    let (cluster, served, home) = aws_cluster().await;
-    let throttled = Fault::error("AssumeRoleWithWebIdentity", "Throttling");
-    cluster.fake.add_fault(throttled.times(4));
-    let (endpoint, folder) = (cluster.endpoint(), home.path().to_owned());
-    tokio::task::spawn_blocking(move || {
-        let identity = web_identity(&folder);
-        let more: Vec<(&str, &str)> = identity
-            .iter()
-            .map(|(n, v)| (n.as_str(), v.as_str()))
-            .collect();
-        let mut karpenter = Karpenter::start(&folder, &endpoint, &more);
-        until(&folder, "readiness", || page(karpenter.probes, "/readyz"));
+    on_a_cluster(|home, endpoint, fake| {
+        let throttled = Fault::error("AssumeRoleWithWebIdentity", "Throttling");
+        fake.add_fault(throttled.times(4));
+        let identity = web_identity(home);
+        let more = identity.each_ref().map(|(n, v)| (n.as_str(), v.as_str()));
+        let mut karpenter = Karpenter::start(home, endpoint, &more);
+        until(home, "readiness", || page(karpenter.probes, "/readyz"));
         karpenter.stop();
+        let asked = fake.call_counts();
+        assert!(asked["AssumeRoleWithWebIdentity"] >= 5, "{asked:?}");
     })
-    .await
-    .unwrap();
-    let asked = cluster.fake.call_counts();
-    assert!(asked["AssumeRoleWithWebIdentity"] >= 5, "{asked:?}");
-    drop(served);
-    cluster.shutdown().await;
+    .await;
 }
 
 /// Terminates TLS and forwards the decrypted bytes.

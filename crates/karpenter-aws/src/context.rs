@@ -120,15 +120,12 @@ impl AwsSettings {
 #[derive(Clone, Debug)]
 pub struct AwsContext {
     pub clients: Aws,
-    /// Settings of the provider.
     pub settings: AwsSettings,
     /// Settings that all launch templates share: how nodes reach the cluster.
     pub cluster: SharedSettings,
-    /// The cluster's version of Kubernetes.
     pub kubernetes: KubernetesVersion,
     /// Stores of node classes and NodePools.
     pub stores: Stores,
-    /// The cloud provider.
     pub provider: Arc<Ec2Provider>,
     /// Instance types and offerings of node classes.
     pub offered: Arc<Offered>,
@@ -142,8 +139,6 @@ pub struct AwsContext {
     pub reservations: Reservations,
     /// Placement groups of node classes.
     pub placement_groups: PlacementGroups,
-    /// Instance profiles of the cluster.
     pub instance_profiles: InstanceProfiles,
-    /// Launch templates of the cluster.
     pub templates: LaunchTemplates,
 }

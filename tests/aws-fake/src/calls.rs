@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::services::permissions::Permission;
 
-/// A call and its outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// Time of arrival on the stand-in's clock.
@@ -21,11 +20,9 @@ pub struct Call {
     pub error: Option<String>,
     /// IAM permissions that the call needs.
     pub permissions: Vec<Permission>,
-    /// User agent of the client.
     pub user_agent: String,
 }
 
-/// Returns the number of calls by action.
 pub(crate) fn counts(calls: &[Call]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for call in calls {

@@ -94,7 +94,6 @@ static OFFERED: LazyLock<BTreeMap<String, Offered>> =
 static PRICES: LazyLock<HashMap<String, HashMap<String, f64>>> =
     LazyLock::new(|| embedded(include_bytes!("../data/prices.json.gz")).unwrap_or_default());
 
-/// The catalog of the region.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Catalog {
     pub(crate) zones: Vec<(String, String)>,

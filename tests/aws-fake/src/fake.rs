@@ -56,7 +56,6 @@ pub(crate) struct Inner {
     pub(crate) changes: watch::Sender<u64>,
 }
 
-/// State of the region.
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) ec2: Ec2,

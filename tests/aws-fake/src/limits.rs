@@ -19,7 +19,6 @@ fn limit(action: &str) -> (f64, f64) {
     }
 }
 
-/// The token buckets.
 #[derive(Debug, Default)]
 pub(crate) struct Buckets(HashMap<String, (f64, Timestamp)>);
 

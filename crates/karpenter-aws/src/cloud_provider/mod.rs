@@ -164,7 +164,6 @@ impl Ec2Provider {
         let _ = self.launcher.recorder.set(recorder);
     }
 
-    /// Returns the provider of instances.
     #[must_use]
     pub fn instances(&self) -> &Arc<Instances> {
         &self.instances

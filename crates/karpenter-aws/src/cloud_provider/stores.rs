@@ -107,19 +107,16 @@ impl Stores {
         both.await.is_ok()
     }
 
-    /// Returns the node class with this name.
     #[must_use]
     pub fn class(&self, name: &str) -> Option<Arc<EC2NodeClass>> {
         self.classes.get(&ObjectRef::new(name))
     }
 
-    /// Returns all node classes.
     #[must_use]
     pub fn classes(&self) -> Vec<Arc<EC2NodeClass>> {
         self.classes.state()
     }
 
-    /// Returns the NodePool with this name.
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<Arc<NodePool>> {
         self.pools.get(&ObjectRef::new(name))

@@ -46,9 +46,7 @@ pub enum NotManaged {
         "cluster `{arn}` is not registered for zonal shifts: {source}; enable zonal shift for it in EKS, allow `arc-zonal-shift:GetManagedResource`, or leave out --enable-zonal-shift"
     )]
     Unregistered {
-        /// ARN of the cluster.
         arn: String,
-        /// The error of ARC.
         #[source]
         source: AwsError,
     },

@@ -41,15 +41,10 @@ const INSTANCE_TYPE: &str = "instance_type";
 pub enum ExpressionError {
     /// The expression cannot be parsed, refers to an unknown variable or function, or does not yield a number.
     #[error("invalid expression `{expression}`: {reason}")]
-    Invalid {
-        /// Text of the expression.
-        expression: String,
-        reason: String,
-    },
+    Invalid { expression: String, reason: String },
     /// The expression fails for an instance type, or yields an unusable value.
     #[error("expression `{expression}` failed for {instance_type}: {reason}")]
     Failed {
-        /// Text of the expression.
         expression: String,
         instance_type: String,
         reason: String,

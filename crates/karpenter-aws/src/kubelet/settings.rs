@@ -30,7 +30,6 @@ pub struct Kubelet {
     pub eviction_hard: BTreeMap<String, String>,
     /// Soft eviction thresholds by signal.
     pub eviction_soft: BTreeMap<String, String>,
-    /// Grace periods of soft eviction by signal.
     pub eviction_soft_grace_period: BTreeMap<String, String>,
     /// Minimum amount of a resource that an eviction reclaims, by signal.
     pub eviction_minimum_reclaim: BTreeMap<String, String>,

@@ -36,7 +36,6 @@ pub enum CatalogueError {
     /// The EC2NodeClass of a NodePool is missing.
     #[error("cannot find ec2nodeclass `{class}` of nodepool `{pool}`")]
     NoClass {
-        /// The NodePool.
         pool: String,
         /// The EC2NodeClass.
         class: String,
@@ -53,7 +52,6 @@ pub enum CatalogueError {
     /// An EC2NodeClass is invalid.
     #[error("cannot resolve the instance types of nodepool `{pool}`: {source}")]
     Invalid {
-        /// The NodePool.
         pool: String,
         /// What is invalid.
         #[source]

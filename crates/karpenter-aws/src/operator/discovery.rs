@@ -30,7 +30,6 @@ pub enum DiscoveryError {
     )]
     Endpoint {
         cluster: String,
-        /// The error of EKS.
         #[source]
         source: AwsError,
     },

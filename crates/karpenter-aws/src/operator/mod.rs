@@ -196,7 +196,6 @@ impl AwsOperator {
         })
     }
 
-    /// Returns the cloud provider.
     #[must_use]
     pub fn provider(&self) -> Arc<Ec2Provider> {
         Arc::clone(&self.context.provider)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use aws_sdk_ec2::types as ec2;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::api::{
     CapacityReservation, CapacityReservationSelectorTerm, ReservationState, ReservationType,
@@ -36,37 +36,33 @@ enum Query {
 pub struct ReservationCounts(Arc<Mutex<HashMap<String, u32>>>);
 
 impl ReservationCounts {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock()
-    }
-
     /// Returns the number of instances left; zero if the reservation is unknown.
     pub fn left(&self, id: &str) -> u32 {
-        self.lock().get(id).copied().unwrap_or(0)
+        self.0.lock().get(id).copied().unwrap_or(0)
     }
 
     /// Sets the number that EC2 reports.
     pub fn set_reported(&self, id: &str, left: u32) {
-        self.lock().insert(id.to_owned(), left);
+        self.0.lock().insert(id.to_owned(), left);
     }
 
     /// Counts a launch into the reservation.
     pub fn launched(&self, id: &str) {
-        if let Some(left) = self.lock().get_mut(id) {
+        if let Some(left) = self.0.lock().get_mut(id) {
             *left = left.saturating_sub(1);
         }
     }
 
     /// Counts a termination in the reservation.
     pub fn terminated(&self, id: &str) {
-        if let Some(left) = self.lock().get_mut(id) {
+        if let Some(left) = self.0.lock().get_mut(id) {
             *left = left.saturating_add(1);
         }
     }
 
     /// Sets the number to zero until EC2 reports it again.
     pub fn exhausted(&self, id: &str) {
-        self.lock().insert(id.to_owned(), 0);
+        self.0.lock().insert(id.to_owned(), 0);
     }
 }
 
@@ -143,11 +139,8 @@ impl Reservations {
             Query::Filters(tags, owner, criteria) => {
                 filters.extend(tag_filters(tags));
                 filters.extend(owner.iter().map(|o| filter("owner-id", [o.as_str()])));
-                filters.extend(
-                    criteria
-                        .iter()
-                        .map(|c| filter("instance-match-criteria", [c.as_str()])),
-                );
+                let criteria = criteria.iter().map(String::as_str);
+                filters.extend(criteria.map(|c| filter("instance-match-criteria", [c])));
                 (None, Some(PAGE))
             }
         };

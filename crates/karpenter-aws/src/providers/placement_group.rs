@@ -35,7 +35,6 @@ pub struct PlacementGroups {
 pub struct LookupFailed {
     /// The result of the last successful call.
     pub last: Option<PlacementGroup>,
-    /// The error of EC2.
     #[source]
     pub error: AwsError,
 }
@@ -63,7 +62,12 @@ impl PlacementGroups {
             (None, Some(name)) => (false, name.clone()),
             (None, None) => return Ok(None),
         };
-        if let Some(known) = self.lock().get(&key).filter(|k| Instant::now() < k.until) {
+        if let Some(known) = self
+            .known
+            .lock()
+            .get(&key)
+            .filter(|k| Instant::now() < k.until)
+        {
             return Ok(known.group.clone());
         }
         let (by_id, wanted) = key.clone();
@@ -92,7 +96,7 @@ impl PlacementGroups {
             }),
             Err(error) if error.is_not_found() => None,
             Err(error) => {
-                let last = self.lock().get(&key).and_then(|k| k.group.clone());
+                let last = self.known.lock().get(&key).and_then(|k| k.group.clone());
                 return Err(LookupFailed { last, error });
             }
         };
@@ -100,11 +104,7 @@ impl PlacementGroups {
             group: group.clone(),
             until: Instant::now() + REFRESH,
         };
-        self.lock().insert(key, known);
+        self.known.lock().insert(key, known);
         Ok(group)
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<(bool, String), CachedGroup>> {
-        self.known.lock()
     }
 }

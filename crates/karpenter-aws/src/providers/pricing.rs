@@ -180,21 +180,11 @@ impl Pricing {
     }
 }
 
-/// Returns the region whose Pricing API has the prices of `region`. `None` if on-demand prices are not available:
-/// GovCloud has no Pricing API, and an isolated VPC cannot reach one.
-pub fn api_region(region: &str, isolated_vpc: bool) -> Option<&'static str> {
-    if isolated_vpc || region.starts_with("us-gov-") {
-        return None;
-    }
-    Some(match region.split('-').next() {
-        Some("ap") => "ap-south-1",
-        Some("eu") => "eu-central-1",
-        Some("cn") => "cn-northwest-1",
-        _ => "us-east-1",
-    })
+/// Returns whether on-demand prices are available: GovCloud has no Pricing API, and an isolated VPC cannot reach one.
+pub fn has_price_list(region: &str, isolated_vpc: bool) -> bool {
+    !isolated_vpc && !region.starts_with("us-gov-")
 }
 
-/// Returns the currency of a region's prices.
 pub fn currency(region: &str) -> &'static str {
     if region.starts_with("cn-") {
         "CNY"
@@ -308,17 +298,9 @@ mod tests {
     /// Conformance: AWS-pricing-03, AWS-pricing-08
     #[test]
     fn govcloud_and_isolated_vpcs_use_the_table_only() {
-        assert_eq!(api_region("us-gov-west-1", false), None);
-        assert_eq!(api_region("us-west-2", true), None);
-        for (region, api) in [
-            ("us-west-2", "us-east-1"),
-            ("sa-east-1", "us-east-1"),
-            ("ap-northeast-1", "ap-south-1"),
-            ("eu-west-1", "eu-central-1"),
-            ("cn-north-1", "cn-northwest-1"),
-        ] {
-            assert_eq!(api_region(region, false), Some(api));
-        }
+        assert!(!has_price_list("us-gov-west-1", false));
+        assert!(!has_price_list("us-west-2", true));
+        assert!(has_price_list("us-west-2", false));
         assert_eq!(
             (currency("cn-north-1"), currency("us-west-2")),
             ("CNY", "USD")

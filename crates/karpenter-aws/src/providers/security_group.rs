@@ -10,7 +10,7 @@ use aws_sdk_ec2::types::Filter;
 
 use crate::api::{EC2NodeClass, SecurityGroup};
 use crate::sdk::pages::list_all;
-use crate::sdk::terms::{ClassVersion, TtlCache, class_version, tag_filters};
+use crate::sdk::terms::{ClassVersion, TtlCache, class_version, filter, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
 const REFRESH: Duration = Duration::from_secs(60);
@@ -43,21 +43,14 @@ impl SecurityGroups {
             return Ok(found);
         }
         let terms = &class.spec.security_group_selector_terms;
-        let named = |name: &str, values: Vec<String>| {
-            (!values.is_empty()).then(|| {
-                vec![
-                    Filter::builder()
-                        .name(name)
-                        .set_values(Some(values))
-                        .build(),
-                ]
-            })
+        let named = |name: &str, values: Vec<&str>| {
+            (!values.is_empty()).then(|| vec![filter(name, values)])
         };
-        let ids = terms.iter().filter_map(|t| t.id.clone()).collect();
+        let ids = terms.iter().filter_map(|t| t.id.as_deref()).collect();
         let names = terms
             .iter()
             .filter(|t| t.id.is_none())
-            .filter_map(|t| t.name.clone())
+            .filter_map(|t| t.name.as_deref())
             .collect();
         let tagged = terms
             .iter()

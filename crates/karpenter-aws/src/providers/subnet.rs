@@ -13,12 +13,12 @@ use aws_sdk_ec2::types::Filter;
 use karpenter_api::labels::CAPACITY_TYPE;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::resources::PODS;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::api::{EC2NodeClass, Subnet};
 use crate::sdk::pages::list_all;
-use crate::sdk::terms::{ClassVersion, TtlCache, class_version, tag_filters};
+use crate::sdk::terms::{ClassVersion, TtlCache, class_version, filter, tag_filters};
 use crate::sdk::{Aws, AwsError};
 
 /// Largest page of DescribeSubnets that is useful.
@@ -42,16 +42,8 @@ impl Free {
     }
 }
 
-#[derive(Debug)]
-struct Shared {
-    free: Mutex<HashMap<String, Free>>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Free>> {
-        self.free.lock()
-    }
-}
+/// Free IP addresses by subnet.
+type Known = Mutex<HashMap<String, Free>>;
 
 /// Resolves and caches the subnets of node classes, and tracks their free IP addresses.
 #[derive(Clone, Debug)]
@@ -59,7 +51,7 @@ pub struct Subnets {
     aws: Aws,
     found: Arc<TtlCache<ClassVersion, Arc<[Subnet]>>>,
     free_for: Duration,
-    shared: Arc<Shared>,
+    known: Arc<Known>,
 }
 
 impl Subnets {
@@ -71,9 +63,7 @@ impl Subnets {
             aws,
             found: Arc::new(TtlCache::new(refresh)),
             free_for: minutes(5).max(refresh + minutes(4)),
-            shared: Arc::new(Shared {
-                free: Mutex::default(),
-            }),
+            known: Arc::default(),
         }
     }
 
@@ -87,19 +77,14 @@ impl Subnets {
             return Ok(found);
         }
         let terms = &class.spec.subnet_selector_terms;
-        let ids: Vec<String> = terms.iter().filter_map(|t| t.id.clone()).collect();
+        let ids: Vec<&str> = terms.iter().filter_map(|t| t.id.as_deref()).collect();
         let mut queries: Vec<Vec<Filter>> = terms
             .iter()
             .filter(|t| t.id.is_none())
             .filter_map(|t| t.tags.as_ref().map(tag_filters))
             .collect();
         if !ids.is_empty() {
-            queries.push(vec![
-                Filter::builder()
-                    .name("subnet-id")
-                    .set_values(Some(ids))
-                    .build(),
-            ]);
+            queries.push(vec![filter("subnet-id", ids)]);
         }
         let answers = queries.into_iter().map(|filters| self.describe(filters));
         let mut subnets: BTreeMap<String, (u32, Subnet)> = BTreeMap::new();
@@ -109,7 +94,7 @@ impl Subnets {
             }
         }
         let now = Instant::now();
-        let mut known = self.shared.lock();
+        let mut known = self.known.lock();
         known.retain(|_, free| now < free.until);
         for (id, (reported, _)) in &subnets {
             let answer = known.get(id).map_or(0, |free| free.answer + 1);
@@ -161,14 +146,14 @@ impl Subnets {
     #[must_use]
     pub fn free(&self, id: &str) -> Option<u32> {
         let now = Instant::now();
-        let known = self.shared.lock();
+        let known = self.known.lock();
         let free = known.get(id).filter(|free| now < free.until);
         free.map(|free| free.left())
     }
 
     /// Records that a subnet has no free IP addresses.
     pub fn exhausted(&self, id: &str) {
-        if let Some(free) = self.shared.lock().get_mut(id) {
+        if let Some(free) = self.known.lock().get_mut(id) {
             free.taken = free.reported;
         }
     }
@@ -189,7 +174,7 @@ impl Subnets {
         }
         let needed = addresses(types, capacity_type);
         let now = Instant::now();
-        let mut known = self.shared.lock();
+        let mut known = self.known.lock();
         let left = |known: &HashMap<String, Free>, id: &str| {
             let free = known.get(id).filter(|free| now < free.until);
             free.map_or(0, |free| free.left())
@@ -216,7 +201,7 @@ impl Subnets {
         Ok(Reserved {
             zones: chosen,
             charged,
-            shared: Arc::clone(&self.shared),
+            known: Arc::clone(&self.known),
         })
     }
 }
@@ -251,7 +236,7 @@ fn addresses(types: &[InstanceType], capacity_type: &str) -> HashMap<String, u32
 pub struct Reserved {
     zones: BTreeMap<String, Subnet>,
     charged: Vec<(String, u32, u64)>,
-    shared: Arc<Shared>,
+    known: Arc<Known>,
 }
 
 impl Reserved {
@@ -268,7 +253,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut known = self.shared.lock();
+        let mut known = self.known.lock();
         for (id, addresses, answer) in &self.charged {
             if let Some(free) = known.get_mut(id).filter(|free| free.answer == *answer) {
                 free.taken = free.taken.saturating_sub(*addresses);

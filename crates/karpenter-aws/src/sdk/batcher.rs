@@ -102,7 +102,6 @@ where
         }))
     }
 
-    /// Announces a request.
     pub fn announce(&self) -> Announced {
         self.0.announced.fetch_add(1, Ordering::Relaxed);
         Announced(Arc::clone(&self.0.announced))
@@ -115,7 +114,7 @@ where
     pub async fn run(&self, key: K, item: I) -> Result<O, AwsError> {
         let (sender, answer) = oneshot::channel();
         let opened = {
-            let mut buckets = self.0.lock();
+            let mut buckets = self.0.buckets.lock();
             match buckets.get_mut(&key) {
                 Some(bucket) => {
                     bucket.items.push(item);
@@ -151,10 +150,6 @@ where
     I: Send + 'static,
     O: Send + 'static,
 {
-    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<K, Bucket<I, O>>> {
-        self.buckets.lock()
-    }
-
     async fn batch(self: Arc<Self>, key: K, arrived: Arc<Notify>) {
         let opened = Instant::now();
         let last = opened + self.window.longest;
@@ -165,6 +160,7 @@ where
                 () = arrived.notified() => true,
             };
             let full = self
+                .buckets
                 .lock()
                 .get(&key)
                 .is_none_or(|bucket| bucket.items.len() >= self.window.items);
@@ -172,7 +168,7 @@ where
                 break;
             }
         }
-        let Some(bucket) = self.lock().remove(&key) else {
+        let Some(bucket) = self.buckets.lock().remove(&key) else {
             return;
         };
         self.telemetry

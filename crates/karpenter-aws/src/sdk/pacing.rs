@@ -26,7 +26,6 @@ const FAILURE_THRESHOLD: u32 = 5;
 /// processes see the same outage.
 const OPEN_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The service answered, possibly with a refusal.
@@ -121,7 +120,6 @@ impl Pacing {
         Ok(due.filter(|due| *due > now))
     }
 
-    /// Records the outcome of a call.
     pub fn record(&self, service: &'static str, operation: &'static str, outcome: Outcome) {
         let now = Instant::now();
         let mut state = self.state.lock();

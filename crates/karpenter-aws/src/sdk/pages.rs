@@ -11,7 +11,6 @@ use super::AwsError;
 
 /// One page of a listing.
 pub trait Page {
-    /// Name of the operation that returns it.
     const OPERATION: &'static str;
 
     /// Returns the token of the next page; `None` on the last.

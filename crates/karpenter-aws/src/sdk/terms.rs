@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::api::EC2NodeClass;
 
-/// Creates a filter of EC2.
 pub(crate) fn filter<'a>(name: &str, values: impl IntoIterator<Item = &'a str>) -> Filter {
     Filter::builder()
         .name(name)

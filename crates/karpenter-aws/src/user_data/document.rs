@@ -39,12 +39,6 @@ impl UserData {
         self.text.len()
     }
 
-    /// Returns whether the size is near the limit.
-    #[must_use]
-    pub fn is_near_limit(&self) -> bool {
-        self.bytes() >= WARNING_BYTES
-    }
-
     /// Checks that the size does not exceed EC2's limit.
     ///
     /// # Errors
@@ -74,9 +68,7 @@ pub enum UserDataError {
     /// A setting has the wrong type.
     #[error("setting `{setting}` of spec.userData must be {expected}")]
     Setting {
-        /// Path of the setting.
         setting: String,
-        /// Expected type.
         expected: &'static str,
     },
     /// A kubelet field has the wrong type.
@@ -84,7 +76,6 @@ pub enum UserDataError {
     Kubelet {
         /// Name of the field, in camel case.
         field: String,
-        /// Expected type.
         expected: &'static str,
     },
     /// The certificate authority is not base64.

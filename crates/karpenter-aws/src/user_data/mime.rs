@@ -64,7 +64,6 @@ pub(super) fn is_mime(text: &str) -> bool {
     text.starts_with("MIME-Version:") || text.starts_with("Content-Type:")
 }
 
-/// Parses the parts of a multi-part document.
 pub(super) fn parse(document: &str) -> Result<Vec<Part>, MimeError> {
     let document = document.replace('\r', "");
     let (headers, body) = split_headers(document.trim_start())?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// A taint the node registers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeTaint {
     pub key: String,
@@ -30,7 +29,6 @@ pub struct Cluster {
 /// The input of a node's user data.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeSettings {
-    /// The cluster to join.
     pub cluster: Cluster,
     /// Labels that the node registers with, as [`kubelet_labels`](super::kubelet_labels) returns them.
     pub labels: BTreeMap<String, String>,

@@ -15,7 +15,6 @@ pub enum Kind {
     RebalanceRecommendation,
     /// EC2 reclaims an instance of an interruptible capacity reservation.
     CapacityReservationInterrupted,
-    /// The instance is stopping or stopped.
     InstanceStopped,
     /// The instance is shutting down or terminated.
     InstanceTerminated,
@@ -46,9 +45,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
     pub type_: EventType,
-    /// Reason of the event.
     pub reason: &'static str,
-    /// Message of the event.
     pub message: &'static str,
 }
 

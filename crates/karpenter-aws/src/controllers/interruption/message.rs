@@ -13,7 +13,6 @@ use super::kind::Kind;
 pub struct Notice {
     /// ID of the EventBridge event; the same in every delivery.
     pub id: Option<String>,
-    /// Kind of the event.
     pub kind: Kind,
     /// IDs of the affected instances.
     pub instances: Vec<String>,

@@ -14,10 +14,8 @@ pub const BATCH: usize = 10;
 /// Visibility timeout of received messages, in seconds.
 const HIDDEN: i32 = 20;
 
-/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Body of the message.
     pub body: String,
     /// Receipt handle, by which the message is deleted.
     pub handle: String,

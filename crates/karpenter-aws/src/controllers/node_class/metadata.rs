@@ -19,7 +19,6 @@ use crate::api::labels::{GROUP, annotations, finalizers};
 /// Maximum number of concurrent writes.
 const PARALLEL: usize = 10;
 
-/// Returns whether the NodeClaim references this class.
 pub(super) fn is_of(claim: &NodeClaim, class: &EC2NodeClass) -> bool {
     let reference = &claim.spec.node_class_ref;
     reference.group == GROUP

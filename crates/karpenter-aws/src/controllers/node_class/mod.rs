@@ -38,7 +38,6 @@ use crate::api::EC2NodeClass;
 use crate::context::AwsContext;
 use crate::providers::version::VersionController;
 
-/// Adds the controllers to an operator.
 pub fn add(controllers: &mut ControllerRegistry, aws: &AwsContext) {
     let cx = Arc::clone(controllers.context());
     let queue = Queue::new();

@@ -14,7 +14,6 @@ use crate::api::Ami;
 pub struct Image {
     /// ID of the AMI, `ami-…`.
     pub id: String,
-    /// Name of the AMI.
     pub name: String,
     /// Architecture in EC2's terms, such as `x86_64`.
     pub architecture: String,
@@ -29,9 +28,7 @@ pub struct Image {
 pub struct ChosenImage {
     /// ID of the AMI, `ami-…`.
     pub id: String,
-    /// Name of the AMI.
     pub name: String,
-    /// Whether the AMI is deprecated.
     pub deprecated: bool,
     /// Creation time, if EC2 reports one.
     pub created: Option<Timestamp>,

@@ -17,7 +17,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Creates a filter with one value.
     #[must_use]
     pub fn one(name: impl Into<String>, value: impl Into<String>) -> Filter {
         Filter {

@@ -46,7 +46,6 @@ pub enum Purchase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Override {
     pub type_: String,
-    /// Name of the subnet's zone.
     pub zone: String,
     pub subnet: String,
     /// ID of the AMI.
@@ -74,7 +73,6 @@ impl From<Price> for f64 {
 /// The overrides of one launch template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Name of the launch template.
     pub template: String,
     /// ID of the capacity reservation that the template launches into.
     pub reservation: Option<String>,
@@ -118,7 +116,6 @@ pub struct PoolError {
     pub subnet: String,
     /// ID of the capacity reservation that was targeted.
     pub reservation: Option<String>,
-    /// The error of EC2.
     pub error: AwsError,
 }
 

@@ -49,11 +49,7 @@ pub enum InstanceError {
     Shifted { id: String, zone: String },
     /// The instance is not the cluster's, so it is not terminated.
     #[error("instance `{id}` lacks the tag `{tag}` of this cluster, it is not terminated")]
-    Foreign {
-        id: String,
-        /// The key of the tag.
-        tag: String,
-    },
+    Foreign { id: String, tag: String },
     /// The call to EC2 failed.
     #[error(transparent)]
     Aws(#[from] AwsError),

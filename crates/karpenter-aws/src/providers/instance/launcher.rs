@@ -37,12 +37,10 @@ use crate::sdk::errors::{SPOT_ROLE_MISSING, reason_and_message};
 /// capacity.
 const MIN_FLEXIBLE_TYPES: usize = 5;
 
-/// The parameters of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchRequest<'a> {
     /// The NodeClaim to launch an instance for.
     pub claim: &'a NodeClaim,
-    /// The NodeClaim's node class.
     pub class: &'a EC2NodeClass,
     /// Requirements of the NodeClaim.
     pub requirements: &'a Requirements,
@@ -71,7 +69,6 @@ impl From<CloudProviderError> for Failed {
 /// Launches instances.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Selects subnets.
     pub subnets: Subnets,
     pub templates: LaunchTemplates,
     /// Sends CreateFleet.

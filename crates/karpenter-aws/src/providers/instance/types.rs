@@ -30,7 +30,6 @@ pub struct InReservation {
 pub struct Instance {
     pub id: String,
     pub type_: String,
-    /// ID of the AMI.
     pub image_id: String,
     pub zone: String,
     /// ID of the zone, if EC2 reports it.

@@ -4,7 +4,6 @@
 
 use serde::Deserialize;
 
-/// CPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
     /// `x86_64`, `amd64` in Kubernetes.
@@ -87,7 +86,6 @@ pub struct NetworkInfo {
 }
 
 impl NetworkInfo {
-    /// Returns the card with this index.
     pub fn card(&self, index: u32) -> Option<&NetworkCard> {
         self.cards.iter().find(|card| card.index == index)
     }
@@ -111,7 +109,6 @@ pub struct LocalStorage {
     pub nvme: bool,
 }
 
-/// A kind of GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::Gpu")]
 pub struct Gpu {
@@ -131,7 +128,6 @@ pub struct Accelerator {
     pub count: u32,
 }
 
-/// A kind of Neuron device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "wire::NeuronDevice")]
 pub struct NeuronDevice {

@@ -7,7 +7,6 @@ use crate::api::{
 };
 use crate::kubelet::Kubelet;
 
-/// The placement group of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PlacementGroup {
     pub id: String,
@@ -22,7 +21,6 @@ pub struct PlacementGroup {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub family: AmiFamily,
-    /// Settings of the kubelet.
     pub kubelet: Kubelet,
     /// Block device mappings; empty for the family's defaults.
     pub devices: Vec<BlockDeviceMapping>,

@@ -17,7 +17,6 @@ use crate::providers::changes::Changes;
 /// How long an unavailability mark lasts.
 pub const TTL: SignedDuration = SignedDuration::from_mins(3);
 
-/// Capacity type of an offering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CapacityType {
     /// Billed by use.

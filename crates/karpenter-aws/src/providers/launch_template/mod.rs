@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use aws_sdk_ec2::types::ResourceType;
 use karpenter_core::instance_type::InstanceType;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -109,12 +109,8 @@ impl LaunchTemplates {
         gauge.remove_matching(&[("nodeclass", node_class)]);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, CachedTemplate>> {
-        self.known.lock()
-    }
-
     fn use_known(&self, name: &str) -> Option<String> {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let entry = known.get_mut(name)?;
         entry.until = Instant::now() + UNUSED_TTL;
         Some(entry.id.clone())
@@ -125,7 +121,7 @@ impl LaunchTemplates {
             id: id.to_owned(),
             until: Instant::now() + UNUSED_TTL,
         };
-        self.lock().insert(name.to_owned(), entry);
+        self.known.lock().insert(name.to_owned(), entry);
     }
 
     /// Ensures that the template exists; returns its ID.
@@ -226,7 +222,7 @@ impl LaunchTemplates {
             "launch-template-name" = name,
             "invalidating launch template in the cache because it no longer exists"
         );
-        self.lock().remove(name);
+        self.known.lock().remove(name);
     }
 
     /// Adopts the templates of an earlier process.
@@ -285,7 +281,7 @@ impl LaunchTemplates {
         ];
         let found = self.list(&filters).await?;
         let deleted = found.iter().map(|(name, id)| async move {
-            self.lock().remove(name);
+            self.known.lock().remove(name);
             self.delete(id).await
         });
         let results = futures::future::join_all(deleted).await;
@@ -313,7 +309,7 @@ impl LaunchTemplates {
     pub async fn sweep(&self) {
         let now = Instant::now();
         let mut unused = Vec::new();
-        self.lock().retain(|name, known| {
+        self.known.lock().retain(|name, known| {
             if now >= known.until {
                 unused.push((name.clone(), known.id.clone()));
             }
@@ -330,7 +326,7 @@ impl LaunchTemplates {
                 Err(error) => {
                     tracing::error!(logger = "launchtemplate", "launch-template-name" = name, error = %error, "aws-error-code" = error.code.as_deref(), "failed to delete launch template");
                     // It is retried after another minute, unless the template is used again by then.
-                    let mut known = self.lock();
+                    let mut known = self.known.lock();
                     known.entry(name).or_insert(CachedTemplate {
                         id,
                         until: now + UNUSED_TTL,

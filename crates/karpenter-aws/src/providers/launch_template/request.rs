@@ -10,7 +10,6 @@ use super::template::{Network, Template};
 use crate::api::{BlockDeviceMapping, NetworkInterface};
 use crate::sdk::terms::sdk_tags;
 
-/// Returns the data of a launch template.
 #[must_use]
 pub fn data(t: &Template) -> ec2::RequestLaunchTemplateData {
     let profile = ec2::LaunchTemplateIamInstanceProfileSpecificationRequest::builder()

@@ -17,7 +17,6 @@ impl SharedSettings {
         Arc::clone(&settings)
     }
 
-    /// Sets the discovered service CIDR.
     pub fn set_service_cidr(&self, cidr: &str) {
         let mut settings = self.0.write();
         let mut known = ClusterSettings::clone(&settings);

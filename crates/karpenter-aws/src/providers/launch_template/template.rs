@@ -95,17 +95,14 @@ pub enum Network {
 pub struct Template {
     /// Name of the node class: equal templates of different classes are different.
     pub node_class: String,
-    /// ID of the AMI.
     pub image_id: String,
     /// User data in base64.
     pub user_data: String,
     pub block_devices: Vec<BlockDeviceMapping>,
     pub instance_profile: String,
-    /// Whether detailed monitoring is enabled.
     pub detailed_monitoring: Option<bool>,
     /// Options of the instance metadata service.
     pub metadata: MetadataOptions,
-    /// Network interfaces.
     pub network: Network,
     /// IDs of the security groups of all interfaces.
     pub security_groups: BTreeSet<String>,
@@ -170,7 +167,6 @@ pub struct ClusterSettings {
 /// The subject of one launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The NodeClaim's node class.
     pub class: &'a EC2NodeClass,
     /// The NodeClaim to launch an instance for.
     pub claim: &'a NodeClaim,
@@ -191,7 +187,6 @@ pub struct Launch<'a> {
 /// A template, and the instance types that are launched with it.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// Content of the template.
     pub template: Template,
     pub types: BTreeSet<String>,
 }

@@ -5,7 +5,6 @@ use crate::sdk::{Aws, AwsError};
 /// The control plane of a cluster, as EKS describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlane {
-    /// ARN of the cluster.
     pub arn: Option<String>,
     /// URL of the API server.
     pub endpoint: Option<String>,

@@ -107,7 +107,6 @@ pub async fn api_server_version(client: &Client) -> Result<String, VersionError>
 /// Reads the version periodically: from EKS if it runs the control plane, else from the API server.
 #[derive(Clone)]
 pub struct VersionController {
-    /// The version to update.
     pub version: KubernetesVersion,
     /// Client of the API server.
     pub client: Client,

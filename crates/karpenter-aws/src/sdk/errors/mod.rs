@@ -143,7 +143,6 @@ const UNAUTHORIZED_REASON: &str = "Unauthorized";
 const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
 
 impl AwsError {
-    /// Creates the error from the SDK's error.
     pub fn new<E>(operation: &'static str, error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,

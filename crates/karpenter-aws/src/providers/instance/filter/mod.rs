@@ -44,7 +44,6 @@ pub enum NothingLeft {
     /// The cheapest instance types do not satisfy minValues.
     #[error("the {count} cheapest instance types do not satisfy minValues of `{key}`")]
     MinValues {
-        /// Key of the requirement.
         key: String,
         /// Number of instance types that were left.
         count: usize,

@@ -31,7 +31,6 @@ pub struct SizeSettings {
 /// Capacity of an instance type, and the overhead that pods cannot use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Capacity of a node.
     pub capacity: Resources,
     /// Overhead that pods cannot use: kube-reserved, system-reserved, eviction threshold.
     pub overhead: Overhead,

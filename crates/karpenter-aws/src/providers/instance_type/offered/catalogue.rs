@@ -13,6 +13,7 @@ use crate::providers::instance_type::{
     Accelerator, Architecture, Gpu, InstanceTypeInfo, LocalStorage, NetworkCard, NetworkInfo,
     NeuronDevice,
 };
+use crate::providers::pricing::currency;
 use crate::sdk::pages::{each_page, list_all};
 use crate::sdk::terms::filter;
 use crate::sdk::{Aws, AwsError};
@@ -161,11 +162,7 @@ async fn products(aws: &Aws, more: &[(&str, &str)]) -> Result<Prices, AwsError> 
                 .ok()
         })
         .collect();
-    let currency = if aws.region().starts_with("cn-") {
-        "CNY"
-    } else {
-        "USD"
-    };
+    let currency = currency(aws.region());
     let filters = &filters;
     let ask = |token: Option<String>| {
         aws.pricing("GetProducts", move |client| {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{CloudProviderError, ErrorCode};
 use karpenter_kube::clock::Clock;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::EC2NodeClass;
@@ -21,7 +21,7 @@ use crate::providers::instance_type::unavailable::Unavailable;
 use crate::providers::instance_type::{
     DiscoveredMemory, OfferingState, PlacementGroup, Resolved, Resolver, ResolverSettings, Shape,
 };
-use crate::providers::pricing::Pricing;
+use crate::providers::pricing::{Pricing, has_price_list};
 use crate::sdk::{Aws, AwsError};
 
 /// How often instance types, zones and on-demand prices are requested.
@@ -77,17 +77,13 @@ impl Offered {
             types_updated: None,
         };
         Self {
-            price_list: crate::providers::pricing::api_region(aws.region(), isolated_vpc).is_some(),
+            price_list: has_price_list(aws.region(), isolated_vpc),
             aws,
             state: Mutex::new(state),
             unavailable,
             shifted,
             counts,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 
     /// Returns the unavailable pools, capacity types and subnets.
@@ -110,17 +106,16 @@ impl Offered {
 
     /// Reads or changes the discovered memory capacity.
     pub fn with_discovered<T>(&self, change: impl FnOnce(&mut DiscoveredMemory) -> T) -> T {
-        change(&mut self.lock().discovered)
+        change(&mut self.state.lock().discovered)
     }
 
     /// Reads or changes the prices.
     pub fn with_pricing<T>(&self, change: impl FnOnce(&mut Pricing) -> T) -> T {
-        change(&mut self.lock().pricing)
+        change(&mut self.state.lock().pricing)
     }
 
-    /// Reads or changes the resolver.
     pub fn with_resolver<T>(&self, change: impl FnOnce(&mut Resolver) -> T) -> T {
-        change(&mut self.lock().resolver)
+        change(&mut self.state.lock().resolver)
     }
 
     /// Returns the instance types of a node class with their kubelet settings; the same list while nothing changes.
@@ -140,7 +135,7 @@ impl Offered {
         let shifted = self.shifted.ids();
         let mut unavailable = self.unavailable.lock();
         unavailable.expire(now);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State {
             resolver,
             pricing,
@@ -182,7 +177,7 @@ impl Offered {
         );
         let (types, zones) = (types?, zones?);
         let count = types.len();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.types_updated = Some(now);
         let changed = state.resolver.update_types(types);
         if changed | state.resolver.update_offered_zones(zones) {
@@ -207,7 +202,8 @@ impl Offered {
             .await
             .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
         let list = |prices: catalogue::Prices| prices.into_iter().collect();
-        self.lock()
+        self.state
+            .lock()
             .pricing
             .update_on_demand(list(shared), list(metal))
             .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
@@ -220,7 +216,7 @@ impl Offered {
     /// The error of EC2; the previous prices are kept.
     pub async fn refresh_spot_prices(&self, now: Timestamp) -> Result<(), AwsError> {
         let prices = catalogue::spot_prices(&self.aws, now).await?;
-        self.lock().pricing.update_spot(prices);
+        self.state.lock().pricing.update_spot(prices);
         Ok(())
     }
 
@@ -232,7 +228,7 @@ impl Offered {
         stop: CancellationToken,
     ) {
         // Instance types were requested at the start, before anything else.
-        let updated = self.lock().types_updated;
+        let updated = self.state.lock().types_updated;
         let fresh = updated.map_or(Duration::ZERO, |at| {
             CATALOGUE_INTERVAL.saturating_sub(clock.since(at))
         });

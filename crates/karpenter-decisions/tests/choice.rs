@@ -67,21 +67,15 @@ fn chosen(pool: Object<NodePool>, types: Vec<InstanceType>, pod: Object<Pod>) ->
         earlier: &earlier,
     };
     let choice = choose(&snapshot, launch).unwrap();
-    let offered: Vec<&str> = choice
-        .options
-        .iter()
-        .map(|it| it.instance_type.as_str())
-        .collect();
-    assert_eq!(
-        offered,
-        planned
-            .instance_types
-            .iter()
-            .map(String::as_str)
-            .collect::<Vec<_>>()
-    );
+    let offered = choice.options.iter().map(|it| &it.instance_type);
+    assert!(offered.eq(planned.instance_types.iter()), "{choice:?}");
     assert_eq!(choice.options[0].price_per_hour, planned.hourly_price);
     choice
+}
+
+fn over_limit() -> Reason {
+    let resource = "cpu".into();
+    Reason::OverLimit { resource }
 }
 
 fn reason<'c>(choice: &'c Choice, name: &str) -> &'c Reason {
@@ -129,12 +123,7 @@ fn each_type_that_is_not_offered_has_the_first_test_that_it_fails() {
             until: Some(until.to_string())
         }
     );
-    assert_eq!(
-        reason(&choice, "huge"),
-        &Reason::OverLimit {
-            resource: "cpu".into()
-        }
-    );
+    assert_eq!(reason(&choice, "huge"), &over_limit());
     let prices: Vec<f64> = choice.rejected.iter().map(|it| it.price_per_hour).collect();
     assert!(prices.is_sorted(), "{prices:?}");
 }
@@ -142,11 +131,8 @@ fn each_type_that_is_not_offered_has_the_first_test_that_it_fails() {
 #[test]
 fn a_pod_that_selects_an_instance_type_rejects_the_others() {
     let types = vec![kind("a", 4, "amd64"), kind("b", 8, "amd64")];
-    let choice = chosen(
-        node_pool("default"),
-        types,
-        pod("web").cpu("1").select(INSTANCE_TYPE, "b"),
-    );
+    let selecting = pod("web").cpu("1").select(INSTANCE_TYPE, "b");
+    let choice = chosen(node_pool("default"), types, selecting);
     let expected = format!("{INSTANCE_TYPE} In [b]");
     assert!(
         matches!(reason(&choice, "a"), Reason::PodRequirement { requirement } if *requirement == expected)
@@ -159,11 +145,8 @@ fn nodes_that_were_planned_before_it_count_for_the_limit() {
     let pool = node_pool("default").limit("cpu", "12");
     let (snapshot, mut claim, planned) = launch(pool, types, pod("web").cpu("1"));
     // Both types were within the limit; after another node of 8 cores only the small one is.
-    let listed = claim
-        .spec
-        .requirements
-        .iter_mut()
-        .find(|it| it.key == INSTANCE_TYPE);
+    let mut required = claim.spec.requirements.iter_mut();
+    let listed = required.find(|it| it.key == INSTANCE_TYPE);
     listed.expect("the list of types").values = vec!["a".to_owned()];
     let earlier = Resources::new().with("cpu", 8000);
     let launch = Launch {
@@ -172,12 +155,7 @@ fn nodes_that_were_planned_before_it_count_for_the_limit() {
         earlier: &earlier,
     };
     let choice = choose(&snapshot, launch).unwrap();
-    assert_eq!(
-        reason(&choice, "b"),
-        &Reason::OverLimit {
-            resource: "cpu".into()
-        }
-    );
+    assert_eq!(reason(&choice, "b"), &over_limit());
 }
 
 /// Conformance: EXP-16

@@ -8,6 +8,7 @@ use karpenter_core::cluster::{Cluster, ClusterConfig};
 use karpenter_decisions::explain::Question;
 use karpenter_decisions::history::History;
 use karpenter_decisions::overview::{Curve, Overview, POINTS, Point};
+use karpenter_fixtures::{CAPACITY_TYPE, INSTANCE_TYPE, bare_node};
 use serde_json::{Value, json};
 
 fn now() -> Timestamp {
@@ -16,32 +17,27 @@ fn now() -> Timestamp {
 
 fn node(number: usize) -> Node {
     let zone = ["eu-west-1a", "eu-west-1b", "eu-west-1c"][number % 3];
-    let amounts = json!({ "cpu": "15890m", "memory": "60000Mi", "pods": "110" });
-    let node = json!({
-        "metadata": {
-            "name": format!("ip-10-{}-{}.eu-west-1.compute.internal", number / 250, number % 250),
-            "creationTimestamp": "2023-11-01T00:00:00Z",
-            "labels": {
-                "karpenter.sh/nodepool": format!("pool-{}", number % 7),
-                "karpenter.sh/capacity-type": "spot",
-                "node.kubernetes.io/instance-type": format!("m7i.{}xlarge", number % 90),
-                "topology.kubernetes.io/zone": zone,
-            },
-        },
-        "spec": { "providerID": format!("aws:///{zone}/i-{number:017x}") },
-        "status": { "allocatable": amounts, "capacity": amounts },
-    });
-    serde_json::from_value(node).unwrap()
+    let (part, last) = (number / 250, number % 250);
+    bare_node(&format!("ip-10-{part}-{last}.eu-west-1.compute.internal"))
+        .created("2023-11-01T00:00:00Z")
+        .pool(&format!("pool-{}", number % 7))
+        .label(CAPACITY_TYPE, "spot")
+        .label(INSTANCE_TYPE, &format!("m7i.{}xlarge", number % 90))
+        .zone(zone)
+        .set("/spec/providerID", format!("aws:///{zone}/i-{number:017x}"))
+        .cpu("15890m")
+        .memory("60000Mi")
+        .pods("110")
+        .build()
 }
 
 fn pod(number: usize, node: &str) -> Pod {
-    let requests = json!({ "cpu": format!("{}m", 100 + number % 900), "memory": "512Mi" });
-    let pod = json!({
-        "metadata": { "name": format!("web-{number}"), "namespace": "shop", "uid": format!("uid-{number}") },
-        "spec": { "nodeName": node, "containers": [{ "name": "app", "resources": { "requests": requests } }] },
-        "status": { "phase": "Running" },
-    });
-    serde_json::from_value(pod).unwrap()
+    karpenter_fixtures::pod(&format!("web-{number}"))
+        .namespace("shop")
+        .cpu(&format!("{}m", 100 + number % 900))
+        .memory("512Mi")
+        .on(node)
+        .build()
 }
 
 fn overview(cluster: &Cluster) -> Overview {
@@ -84,10 +80,8 @@ fn five_thousand_nodes_need_400_kib_and_fifty_changed_ones_ten_kib() {
     println!("{} bytes", json.len());
     assert!(json.len() <= 400 << 10, "{}", json.len());
 
-    assert!(
-        overview(&cluster).since(&before).is_none(),
-        "nothing changed"
-    );
+    let unchanged = overview(&cluster);
+    assert!(unchanged.since(&before).is_none(), "nothing changed");
     for number in 0..50 {
         cluster.apply_pod(&pod(200_000 + number, &names[number * 90]));
     }
@@ -97,11 +91,8 @@ fn five_thousand_nodes_need_400_kib_and_fifty_changed_ones_ten_kib() {
     assert!(delta.len() <= 10 << 10, "{}", delta.len());
     let delta: Value = serde_json::from_str(&delta).unwrap();
     let columns: Vec<&String> = delta["change"].as_object().unwrap().keys().collect();
-    assert_eq!(
-        columns,
-        ["cpu", "id", "memory", "pods"],
-        "only what changed"
-    );
+    let changed = ["cpu", "id", "memory", "pods"];
+    assert_eq!(columns, changed, "only what changed");
     let ids = &delta["change"]["id"]["rows"];
     assert_eq!(ids.as_array().unwrap().len(), 50);
     assert!(delta.get("add").is_none() && delta.get("remove").is_none());

@@ -9,25 +9,22 @@
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::HasConditions;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::cluster::{Cluster, ClusterConfig, Snapshot};
+use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, plan};
-use karpenter_core::fake::{instance_type, offering, well_known};
+use karpenter_core::fake::{cluster_config, instance_type, offering};
 use karpenter_core::pod::Pod;
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{Plan, PodSet, Policy, Query, schedule};
 use karpenter_decisions::shadow::report::{Decisions, Explanation};
 use karpenter_decisions::shadow::{Comparison, ShadowReport};
-use serde_json::{Value, json};
-
-const ZONE: &str = "test-zone-1";
+use karpenter_fixtures::{
+    INSTANCE_TYPE, Node, Object, Z1, claim_of, node, node_claim, node_pool, pod,
+};
+use serde_json::json;
 
 fn at(second: i64) -> Timestamp {
     let start: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
     start + SignedDuration::from_secs(second)
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
 /// A cluster that another Karpenter runs, with the NodePool `default`, and a shadow beside it.
@@ -38,24 +35,16 @@ struct Beside {
 
 impl Beside {
     fn new() -> Self {
-        let mut cluster = Cluster::new(ClusterConfig {
-            well_known: well_known(),
-            ..ClusterConfig::default()
-        });
-        cluster.apply_node_pool(&read(json!({
-            "metadata": { "name": "default", "uid": "default" },
-            "spec": {
-                "template": { "spec": { "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" } } },
-                "disruption": { "consolidateAfter": "0s", "budgets": [{ "nodes": "100%" }] },
-            },
-            "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
-        })));
+        let mut cluster = Cluster::new(cluster_config());
+        let pool = node_pool("default").without_requirements();
+        let pool = pool.consolidate_after("0s").budgets(&["100%"]);
+        cluster.apply_node_pool(&pool.build());
         let types = [4_i64, 8, 16].map(|cpu| {
             instance_type(&format!("m-{cpu}"))
                 .cpu(cpu)
                 .gib(2 * cpu)
                 .pods(50)
-                .offerings(vec![offering("on-demand", ZONE, cpu as f64 / 10.0)])
+                .offerings(vec![offering("on-demand", Z1, cpu as f64 / 10.0)])
                 .build()
         });
         cluster.set_instance_types("default", Ok(types.into()));
@@ -88,16 +77,11 @@ impl Beside {
     /// The other Karpenter writes a NodeClaim.
     fn writes(&mut self, claim: NodeClaim, second: i64) {
         let before = self.snapshot().node_claim(claim.name()).cloned();
-        let claim: NodeClaim = claim;
         self.cluster.apply_node_claim(&claim);
-        let snapshot = self.snapshot();
-        self.comparison.claim_changed(
-            claim.name(),
-            before.as_deref(),
-            Some(&claim),
-            &snapshot,
-            at(second),
-        );
+        let (name, snapshot) = (claim.name(), self.snapshot());
+        let before = before.as_deref();
+        self.comparison
+            .claim_changed(name, before, Some(&claim), &snapshot, at(second));
     }
 
     fn deletes(&mut self, name: &str, second: i64) {
@@ -111,39 +95,25 @@ impl Beside {
 
     /// An initialized node of the other Karpenter, older than the comparison.
     fn node(&mut self, name: &str, cpu: i64) {
-        let launched = launched(
-            name,
-            cpu,
-            &["Launched", "Registered", "Initialized", "Consolidatable"],
-        );
-        self.cluster.apply_node_claim(&launched);
-        self.node_object(&launched);
-    }
-
-    fn node_object(&mut self, claim: &NodeClaim) {
-        let name = claim.name();
-        let labels = serde_json::to_value(&claim.metadata.labels).unwrap();
-        let amounts = serde_json::to_value(&claim.status.capacity).unwrap();
-        self.cluster.apply_node(&read(json!({
-            "metadata": { "name": name, "uid": name, "labels": labels },
-            "spec": { "providerID": format!("fake://{name}") },
-            "status": { "capacity": amounts, "allocatable": amounts, "conditions": [{ "type": "Ready", "status": "True" }] },
-        })));
+        let conditions = ["Launched", "Registered", "Initialized", "Consolidatable"];
+        self.cluster
+            .apply_node_claim(&launched(name, cpu, &conditions));
+        self.cluster.apply_node(&node_object(name, cpu).build());
     }
 
     /// A NodeClaim of the other Karpenter gets its node.
-    fn node_of(&mut self, claim: &NodeClaim, second: i64) {
-        self.writes(claim.clone(), second);
-        self.node_object(claim);
+    fn node_of(&mut self, name: &str, cpu: i64, second: i64) {
+        let conditions = ["Launched", "Registered", "Initialized"];
+        self.writes(launched(name, cpu, &conditions), second);
+        self.cluster.apply_node(&node_object(name, cpu).build());
     }
 
     fn runs(&mut self, name: &str, cores: i64, node: &str) {
-        self.cluster.apply_pod(&read(json!({
-            "metadata": { "name": name, "namespace": "shop", "uid": name,
-                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": true }] },
-            "spec": { "nodeName": node, "containers": [{ "name": "c", "resources": { "requests": { "cpu": cores.to_string() } } }] },
-            "status": { "phase": "Running" },
-        })));
+        let pod = pod(name)
+            .namespace("shop")
+            .controlled_by("ReplicaSet", "web");
+        let pod = pod.cpu(&cores.to_string()).on(node);
+        self.cluster.apply_pod(&pod.build());
     }
 
     /// The other Karpenter begins to disrupt a node.
@@ -162,30 +132,30 @@ impl Beside {
 
 /// A NodeClaim that is not launched.
 fn created(name: &str, second: i64) -> NodeClaim {
-    read(json!({
-        "metadata": { "name": name, "uid": name, "labels": { "karpenter.sh/nodepool": "default" }, "creationTimestamp": at(second) },
-        "spec": { "requirements": [], "nodeClassRef": { "group": "example.com", "kind": "Rack", "name": "any" }, "resources": { "requests": { "cpu": "1" } } },
-    }))
+    node_claim(name)
+        .pool("default")
+        .created(&at(second).to_string())
+        .request("cpu", "1")
+        .build()
+}
+
+fn node_object(name: &str, cpu: i64) -> Object<Node> {
+    node(name)
+        .label(INSTANCE_TYPE, &format!("m-{cpu}"))
+        .cpu(&cpu.to_string())
+        .memory(&format!("{}Gi", 2 * cpu))
+        .pods("50")
+        .ready()
 }
 
 /// Returns a launched NodeClaim with these conditions.
 fn launched(name: &str, cpu: i64, conditions: &[&str]) -> NodeClaim {
-    let conditions: Vec<Value> = conditions
-        .iter()
-        .map(|it| json!({ "type": it, "status": "True", "reason": it, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }))
-        .collect();
-    let amounts =
-        json!({ "cpu": cpu.to_string(), "memory": format!("{}Gi", 2 * cpu), "pods": "50" });
-    let mut claim = serde_json::to_value(created(name, -3600)).unwrap();
-    claim["metadata"]["labels"] = json!({
-        "karpenter.sh/nodepool": "default", "karpenter.sh/registered": "true", "karpenter.sh/initialized": "true",
-        "topology.kubernetes.io/zone": ZONE, "kubernetes.io/hostname": name, "karpenter.sh/capacity-type": "on-demand",
-        "node.kubernetes.io/instance-type": format!("m-{cpu}"), "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-    });
-    claim["status"] = json!({
-        "providerID": format!("fake://{name}"), "capacity": amounts, "allocatable": amounts, "conditions": conditions,
-    });
-    read(claim)
+    let claim = claim_of(&node_object(name, cpu))
+        .set("/metadata/name", name)
+        .set("/metadata/uid", name)
+        .created(&at(-3600).to_string())
+        .set("/status/conditions", json!([]));
+    conditions.iter().fold(claim, |it, of| it.is(of)).build()
 }
 
 fn shown(report: &ShadowReport) -> String {
@@ -199,11 +169,8 @@ fn a_nodeclaim_created_before_our_decision_is_hidden_from_it() {
     beside.writes(created("theirs", 11), 11);
     let plan = beside.decide(12);
     assert_eq!(plan.new_node_claims.len(), 1, "the NodeClaim is hidden");
-    assert_eq!(
-        beside.report(90).provisioning.waiting,
-        1,
-        "not launched yet"
-    );
+    let waiting = beside.report(90).provisioning.waiting;
+    assert_eq!(waiting, 1, "not launched yet");
     beside.writes(launched("theirs", 4, &["Launched"]), 91);
     let report = beside.report(92);
     let provisioning = &report.provisioning;
@@ -223,11 +190,8 @@ fn within_a_window_our_planned_nodes_stand_in_for_those_of_the_other() {
     beside.writes(created("theirs", 13), 13);
     beside.waits("b", 1, 20);
     let plan = beside.decide(22);
-    assert_eq!(
-        plan.new_node_claims.len(),
-        0,
-        "four cores are enough for both"
-    );
+    let new = plan.new_node_claims.len();
+    assert_eq!(new, 0, "four cores are enough for both");
     assert_eq!(plan.existing.len(), 1, "the first pod keeps its place");
     beside.waits("c", 1, 30);
     let plan = beside.decide(32);
@@ -240,16 +204,12 @@ fn a_nodeclaim_like_our_planned_node_stays_with_its_pods() {
     beside.waits("a", 2, 10);
     beside.decide(12);
     beside.writes(created("theirs", 13), 13);
-    let conditions = ["Launched", "Registered", "Initialized"];
-    beside.node_of(&launched("theirs", 4, &conditions), 14);
+    beside.node_of("theirs", 4, 14);
     beside.runs("other", 2, "theirs");
     beside.waits("b", 1, 20);
     let plan = beside.decide(22);
-    assert_eq!(
-        plan.new_node_claims.len(),
-        1,
-        "kube-scheduler bound a pod there"
-    );
+    let new = plan.new_node_claims.len();
+    assert_eq!(new, 1, "kube-scheduler bound a pod there");
 }
 
 #[test]
@@ -261,20 +221,13 @@ fn after_the_window_the_state_is_that_of_the_other() {
     beside.writes(launched("theirs", 16, &["Launched", "Registered"]), 14);
     beside.waits("b", 8, 100);
     let plan = beside.decide(102);
-    assert_eq!(
-        plan.new_node_claims.len(),
-        0,
-        "it fits on the node of the other"
-    );
+    let new = plan.new_node_claims.len();
+    assert_eq!(new, 0, "it fits on the node of the other");
     let report = beside.report(200);
     assert_eq!(report.provisioning.nodes.ours, 1);
     let difference = &report.differences[0];
     assert_eq!(difference.explanation, Explanation::Size {});
-    assert!(
-        (difference.savings_per_hour - 1.2).abs() < 1e-9,
-        "{}",
-        shown(&report)
-    );
+    assert!((difference.savings_per_hour - 1.2).abs() < 1e-9);
     assert_eq!(report.provisioning.agreement, 0.0);
     // The node of the other lives on.
     assert!((beside.report(13 + 3600).dollars - 1.2).abs() < 1e-9);
@@ -316,17 +269,12 @@ fn a_failed_launch_is_not_counted_and_its_pods_are_decided_again() {
 #[test]
 fn a_pod_without_a_place_is_decided_about_again_while_the_window_is_open() {
     let mut beside = Beside::new();
-    let types = beside
-        .snapshot()
-        .instance_types("default")
-        .cloned()
-        .unwrap();
-    beside
-        .cluster
-        .set_instance_types("default", Err("not known yet".to_owned()));
+    let types = beside.snapshot().instance_types("default").cloned();
+    let unknown = Err("not known yet".to_owned());
+    beside.cluster.set_instance_types("default", unknown);
     beside.waits("a", 3, 10);
     assert_eq!(beside.decide(12).unplaced.len(), 1);
-    beside.cluster.set_instance_types("default", types);
+    beside.cluster.set_instance_types("default", types.unwrap());
     assert_eq!(beside.decide(22).new_node_claims.len(), 1);
     let report = beside.report(200);
     let provisioning = &report.provisioning;
@@ -362,22 +310,13 @@ fn a_node_that_both_disrupt_within_ten_minutes_agrees() {
     beside.disrupts("one", "Underutilized", 580);
     let report = beside.report(590);
     let disruption = &report.disruption;
-    assert_eq!(
-        (disruption.both, disruption.waiting),
-        (1, 0),
-        "{}",
-        shown(&report)
-    );
+    let counts = (disruption.both, disruption.waiting);
+    assert_eq!(counts, (1, 0), "{}", shown(&report));
     assert_eq!(disruption.agreement, 1.0);
-    assert_eq!(
-        (disruption.evictions.ours, disruption.evictions.theirs),
-        (1, 1)
-    );
-    assert!((disruption.savings_per_hour.ours - 0.4).abs() < 1e-9);
-    assert_eq!(
-        disruption.savings_per_hour.ours,
-        disruption.savings_per_hour.theirs
-    );
+    let (evictions, savings) = (&disruption.evictions, &disruption.savings_per_hour);
+    assert_eq!((evictions.ours, evictions.theirs), (1, 1));
+    assert!((savings.ours - 0.4).abs() < 1e-9);
+    assert_eq!(savings.ours, savings.theirs);
     assert!(report.differences.is_empty(), "{}", shown(&report));
 }
 
@@ -405,14 +344,10 @@ fn another_reason_is_not_agreement() {
     let mut beside = idle(Some(0));
     beside.disrupts("one", "Drifted", 20);
     let report = beside.report(30);
-    assert_eq!(
-        (report.disruption.both, report.disruption.agreement),
-        (0, 0.0)
-    );
-    assert_eq!(
-        report.differences[0].explanation,
-        Explanation::OtherReason {}
-    );
+    let disruption = &report.disruption;
+    assert_eq!((disruption.both, disruption.agreement), (0, 0.0));
+    let explanation = &report.differences[0].explanation;
+    assert_eq!(*explanation, Explanation::OtherReason {});
 }
 
 #[test]
@@ -450,10 +385,8 @@ fn a_nodeclaim_does_not_replace_a_node_deleted_before_its_initialization() {
 fn a_node_that_only_the_other_disrupts_has_the_reason_why_we_keep_it() {
     let mut beside = idle(None);
     let mut request = DisruptionRequest::at(at(0));
-    request
-        .surroundings
-        .recent_replacements
-        .insert("one".to_owned());
+    let surroundings = &mut request.surroundings;
+    surroundings.recent_replacements.insert("one".to_owned());
     let kept = plan(&beside.snapshot(), &request);
     beside.disrupts("one", "Underutilized", 20);
     beside.comparison.keeps(&kept);

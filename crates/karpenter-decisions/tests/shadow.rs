@@ -1,10 +1,6 @@
 //! The comparison of a shadow with the Karpenter that runs a cluster.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "what fails here fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::conditions::HasConditions;

@@ -11,6 +11,7 @@ mod layout;
 mod package;
 mod pinned;
 mod plots;
+mod process;
 mod realcluster;
 mod release;
 mod vendor_web;
@@ -20,9 +21,11 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use serde::de::DeserializeOwned;
+
+use process::succeed;
 
 /// Development tasks of the project, for contributors and CI.
 #[derive(Parser)]
@@ -166,12 +169,4 @@ fn judge(root: &Path, package: &str, arguments: &[String]) -> anyhow::Result<()>
             .args(arguments)
             .current_dir(root),
     )
-}
-
-/// Runs a command.
-fn succeed(command: &mut std::process::Command) -> anyhow::Result<()> {
-    let status = command.status();
-    let status = status.with_context(|| format!("cannot run {command:?}"))?;
-    ensure!(status.success(), "{command:?} failed");
-    Ok(())
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 
-use crate::succeed;
+use crate::process::succeed;
 
 /// The packages whose tests run; all others are dependencies.
 const TESTED: [&str; 2] = ["karpenter", "karpenter-cluster-api"];

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use crate::ci::Skipped;
-use crate::succeed;
+use crate::process::succeed;
 
 /// Builds `real-cluster` and the controllers that it starts, and runs it with its arguments.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> anyhow::Result<()> {

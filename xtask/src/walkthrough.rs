@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::succeed;
+use crate::process::succeed;
 
 pub(crate) fn run(root: &Path, number: u32) -> anyhow::Result<()> {
     // `KARPENTER` names an existing binary.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use super::inputs::Release;
-use crate::succeed;
+use crate::process::succeed;
 
 /// The binaries of a release, with their packages; the last ones run in the cluster only.
 pub(super) const BINARIES: [(&str, &str); 5] = [

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use karpenter_core::disruption::consolidation::prices::PriceLists;
 use karpenter_core::disruption::simulation::Simulator;
 use karpenter_core::disruption::{
     Assessor, Candidates, Command, DisruptionRequest, NotConsolidatable, VerdictKind, plan,
 };
-use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{MinValuesPolicy, Query};
 use serde_json::json;
 
-use crate::fixture::{World, now, pod};
+use crate::fixture::{EPOCH, World, buffer_pod, now, pod};
 use crate::fleet::{Fleet, node, on_demand_pool, running, world, world_of};
 
 fn request(world: &World) -> DisruptionRequest {
@@ -36,15 +36,18 @@ fn assess(world: &World, name: &str) -> Result<Command, VerdictKind> {
 fn blockers(world: &World, name: &str) -> Vec<String> {
     let request = request(world);
     let assessor = Assessor::new(simulator(world, &request), &request);
-    let found = assessor.blockers(name);
-    found
-        .iter()
-        .map(|why| match why {
-            VerdictKind::NotDisruptable(why) => why.to_string(),
-            VerdictKind::Kept(why) => why.to_string(),
-            other => panic!("{other:?}"),
-        })
-        .collect()
+    let text = |why: &VerdictKind| match why {
+        VerdictKind::NotDisruptable(why) => why.to_string(),
+        VerdictKind::Kept(why) => why.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assessor.blockers(name).iter().map(text).collect()
+}
+
+/// Returns a simulator that answers again at another time.
+fn at(simulator: &Simulator, request: &DisruptionRequest, now: Timestamp) -> Option<Simulator> {
+    let policy = request.policy.clone().with_now(now);
+    simulator.again(&policy, &request.query)
 }
 
 /// Checks that a pass over the world gives each node the verdict that it gets alone.
@@ -54,13 +57,11 @@ fn agree(world: &World, names: &[&str]) {
         let verdict = plan.verdicts.iter().find(|it| it.node.name() == *name);
         let verdict = verdict.expect("every node has a verdict");
         match (&verdict.kind, assess(world, name)) {
-            (
-                VerdictKind::Deleted { savings, .. } | VerdictKind::Replaced { savings, .. },
-                Ok(command),
-            ) => {
+            (kept, Err(why)) => assert_eq!(*kept, why, "{name}"),
+            (VerdictKind::Deleted { savings, .. }, Ok(command))
+            | (VerdictKind::Replaced { savings, .. }, Ok(command)) => {
                 assert_eq!(*savings, command.savings, "{name}");
             }
-            (kept, Err(why)) => assert_eq!(*kept, why, "{name}"),
             (kind, Ok(command)) => panic!("{name}: {kind:?}, alone {command}"),
         }
     }
@@ -77,17 +78,14 @@ fn a_node_that_can_be_deleted_or_replaced_is() {
 
 #[test]
 fn a_kept_node_has_the_reason_that_a_pass_gives_it() {
-    let refuses = node("a", "huge").node(
-        "/metadata/annotations",
-        json!({ "karpenter.sh/do-not-disrupt": "true" }),
-    );
+    let refuses = node("a", "huge").annotation("karpenter.sh/do-not-disrupt", "true");
     let world = world()
         .run([
             refuses,
             node("b", "small"),
             node("c", "huge").without("Consolidatable"),
         ])
-        .run([node("d", "huge").drifted("2026-01-01T00:00:00Z")])
+        .run([node("d", "huge").drifted(EPOCH)])
         .with([running("p", "a", "1"), running("q", "b", "2")])
         .with([
             running("r", "c", "1"),
@@ -98,22 +96,16 @@ fn a_kept_node_has_the_reason_that_a_pass_gives_it() {
 }
 
 #[test]
-fn the_budgets_are_those_of_a_pass() {
+fn an_exhausted_budget_keeps_what_a_pass_would_delete() {
     let closed = on_demand_pool("default").budgets(&["0"]);
-    let world = world_of(closed).run([node("a", "huge")]);
+    let world = world_of(closed)
+        .run([node("a", "huge"), node("b", "huge")])
+        .with(running("p", "a", "1"));
     let request = request(&world);
     let assessor = Assessor::new(simulator(&world, &request), &request);
     let plan = plan(&world.cluster.snapshot(), &request);
     assert_eq!(assessor.budgets(), &plan.budgets);
     assert!(!plan.budgets.is_empty());
-}
-
-#[test]
-fn an_exhausted_budget_keeps_what_would_be_deleted() {
-    let closed = on_demand_pool("default").budgets(&["0"]);
-    let world = world_of(closed)
-        .run([node("a", "huge"), node("b", "huge")])
-        .with(running("p", "a", "1"));
     agree(&world, &["a", "b"]);
     assert_eq!(
         blockers(&world, "a"),
@@ -160,7 +152,7 @@ fn a_pod_does_not_block_the_drift_of_a_node_with_a_grace_period() {
     let found = |drifted: bool, grace_period: Option<&str>| {
         let mut node = node("a", "huge");
         if drifted {
-            node = node.drifted("2026-01-01T00:00:00Z");
+            node = node.drifted(EPOCH);
         }
         if let Some(period) = grace_period {
             node = node.claim("/spec/terminationGracePeriod", json!(period));
@@ -197,7 +189,7 @@ fn a_simulator_answers_again_at_another_time_and_not_for_another_policy() {
     let request = request(&world);
     let simulator = simulator(&world, &request);
     let later = now() + jiff::SignedDuration::from_hours(1);
-    let again = simulator.again(&request.policy.clone().with_now(later), &request.query);
+    let again = at(&simulator, &request, later);
     assert_eq!(again.map(|again| again.now()), Some(later));
     let mut other = request.policy.clone();
     other.min_values_policy = MinValuesPolicy::BestEffort;
@@ -230,7 +222,7 @@ fn a_changed_copy_gives_what_a_new_simulator_gives() {
 fn an_annotation_of_the_node_blocks_its_drift_in_spite_of_a_grace_period() {
     let refuses = json!({ "karpenter.sh/do-not-disrupt": "true" });
     let node = node("a", "huge")
-        .drifted("2026-01-01T00:00:00Z")
+        .drifted(EPOCH)
         .claim("/spec/terminationGracePeriod", json!("1h"))
         .node("/metadata/annotations", refuses);
     assert_eq!(
@@ -270,8 +262,7 @@ fn a_later_answer_moves_pods_to_nodes_past_their_consolidate_after() {
     let simulator = simulator(&world, &request);
     assert_eq!(places(&simulator, "a"), (vec![], 1));
     let later = now() + jiff::SignedDuration::from_mins(3);
-    let again = simulator.again(&request.policy.clone().with_now(later), &request.query);
-    let again = again.expect("the policy differs in the time alone");
+    let again = at(&simulator, &request, later).unwrap();
     assert_eq!(places(&again, "a"), (vec!["p on b".to_owned()], 0));
 }
 
@@ -283,10 +274,8 @@ fn a_simulator_that_answers_again_places_the_pods_of_the_new_query() {
     let request = request(&world);
     let simulator = simulator(&world, &request);
     assert_eq!(places(&simulator, "a"), (vec!["p on b".to_owned()], 0));
-    let buffer = pod("buffer")
-        .cpu("15")
-        .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
-    let query = Query::default().with_buffer_pods(vec![Arc::new(Pod::parse(&buffer.build()))]);
+    let buffer = buffer_pod(pod("buffer").cpu("15"));
+    let query = Query::default().with_buffer_pods(vec![buffer]);
     let again = simulator.again(&request.policy, &query).unwrap();
     assert_eq!(places(&again, "a").1, 1, "a new node for the buffer");
 }
@@ -323,8 +312,7 @@ fn the_budgets_of_a_changed_copy_keep_its_nodes() {
 /// While the budget blocks every eviction, the pod stays on the node that is being deleted, and needs no other.
 #[test]
 fn the_disruption_budgets_of_a_changed_copy_decide_which_pods_leave() {
-    let leaving =
-        crate::fixture::node("gone").set("/metadata/deletionTimestamp", "2026-01-01T00:00:00Z");
+    let leaving = crate::fixture::node("gone").set("/metadata/deletionTimestamp", EPOCH);
     let mut world = world()
         .run([node("a", "small"), node("b", "huge")])
         .with(leaving)

@@ -1,9 +1,13 @@
 //! Scores of the consolidation policy `Balanced`.
 
+use std::collections::BTreeMap;
+
+use karpenter_core::disruption::consolidation::balanced::{PoolScore, Totals};
+use karpenter_core::disruption::{Candidate, Candidates};
 use serde_json::json;
 
-use crate::fixture::{HOSTNAME, NodePool, Object, World, now};
-use crate::fleet::{Fleet, commands, node, on_demand_pool, running, verdict, world_of};
+use crate::fixture::{NodePool, Object, World, now};
+use crate::fleet::{Fleet, alone, commands, node, on_demand_pool, running, verdict, world_of};
 
 fn balanced(name: &str) -> Object<NodePool> {
     on_demand_pool(name).consolidation_policy("Balanced")
@@ -13,21 +17,14 @@ fn balanced(name: &str) -> Object<NodePool> {
 #[test]
 fn in_a_uniform_pool_a_replacement_at_half_the_price_is_approved() {
     // From 16 to 8 cores: half the price of a third of the pool, for a third of its disruption.
-    let apart = |node: &str| {
-        running(&format!("p-{node}"), node, "7")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
-    };
+    let apart = |node: &str| alone(&format!("p-{node}"), node, "7");
     let world = world_of(balanced("default"));
     let world = world
         .run(["a", "b", "c"].map(|name| node(name, "huge")))
         .with(["a", "b", "c"].map(apart));
     let approved = world.decide_with(|request| request.max_commands = 1);
-    assert!(
-        (approved.commands[0].score.unwrap() - 0.5).abs() < 1e-9,
-        "{:?}",
-        approved.commands[0].score
-    );
+    let score = approved.commands[0].score.unwrap();
+    assert!((score - 0.5).abs() < 1e-9, "{score}");
 }
 
 /// Conformance: DIS-188
@@ -37,9 +34,7 @@ fn a_move_that_saves_less_than_its_share_is_rejected() {
         crate::fleet::priced_type("huge", 16, 1.6),
         crate::fleet::priced_type("large", 14, 1.0),
     ];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(balanced("default"));
+    let world = World::of(balanced("default")).with_types(types);
     let world = world
         .run(["a", "b"].map(|name| node(name, "huge")))
         .with([running("p", "a", "13"), running("q", "b", "13")]);
@@ -54,9 +49,8 @@ fn small_and_huge(small: f64, huge: f64) -> World {
         crate::fleet::priced_type("small", 2, small),
         crate::fleet::priced_type("huge", 16, huge),
     ];
-    World::empty()
+    World::of(balanced("default"))
         .with_types(types)
-        .with_pool(balanced("default"))
         .run([node("a", "small"), node("b", "huge")])
         .with([
             running("p", "a", "1"),
@@ -111,20 +105,21 @@ fn one_pool_that_rejects_rejects_the_move() {
     assert_eq!(two_pools("Balanced").decide(), ["delete a (saves 0.20)"]);
 }
 
+/// Returns the totals of the NodePools of a world, and its candidates by name.
+fn totals(world: &World) -> (Totals, BTreeMap<String, Candidate>) {
+    let snapshot = world.cluster.snapshot();
+    let all = Candidates::new(&snapshot, &<_>::default(), now());
+    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    let candidates = all.candidates.into_iter();
+    let by_name = candidates.map(|candidate| (candidate.name().to_owned(), candidate));
+    (totals, by_name.collect())
+}
+
 /// Conformance: DIS-122, DIS-188
 #[test]
 fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
-    use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::consolidation::balanced::Totals;
-    let world = two_pools("Balanced");
-    let snapshot = world.cluster.snapshot();
-    let all = Candidates::new(&snapshot, &<_>::default(), now());
-    let of = |name: &str| {
-        let mut candidates = all.candidates.iter();
-        candidates.find(|candidate| candidate.name() == name)
-    };
-    let (a, c) = (of("a").unwrap(), of("c").unwrap());
-    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    let (totals, candidates) = totals(&two_pools("Balanced"));
+    let (a, c) = (&candidates["a"], &candidates["c"]);
     // `a` costs 0.2 and `c` 1.6, so of 0.9 saved 0.1 is the share of `default` and 0.8 that of `busy`.
     let close = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
     let scores = totals.judge(&[a, c], 0.9);
@@ -142,47 +137,26 @@ fn pools_share_the_savings_of_a_move_by_price_and_the_least_score_counts() {
 /// Conformance: DIS-121
 #[test]
 fn a_move_that_saves_nothing_or_in_a_pool_without_cost_is_rejected() {
-    use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::consolidation::balanced::Totals;
     let world = world_of(balanced("default"))
         .run([node("a", "huge")])
         .with(running("p", "a", "7"));
-    let snapshot = world.cluster.snapshot();
-    let all = Candidates::new(&snapshot, &<_>::default(), now());
-    let a = &all.candidates[0];
-    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
+    let (totals, candidates) = totals(&world);
+    let a = &candidates["a"];
     assert!(totals.score(&[a], 0.8) > Some(0.0));
     assert_eq!(totals.score(&[a], 0.0), Some(0.0));
     assert_eq!(Totals::default().score(&[a], 0.8), Some(0.0));
-    assert_eq!(
-        totals.score(&[], 0.8),
-        Some(0.0),
-        "a move without candidates"
-    );
+    let nothing = totals.score(&[], 0.8);
+    assert_eq!(nothing, Some(0.0), "a move without candidates");
 }
 
 /// Conformance: DIS-204
 #[test]
 fn a_move_is_judged_by_the_pools_of_the_balanced_policy_alone() {
-    use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::consolidation::balanced::Totals;
-    let world = two_pools("WhenEmptyOrUnderutilized");
-    let snapshot = world.cluster.snapshot();
-    let all = Candidates::new(&snapshot, &<_>::default(), now());
-    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
-    let of = |name: &str| {
-        let mut candidates = all.candidates.iter();
-        candidates
-            .find(|candidate| candidate.name() == name)
-            .unwrap()
-    };
-    assert_eq!(of("b").pool_name(), "busy");
-    assert_eq!(
-        totals.score(&[of("b")], 0.2),
-        None,
-        "any other policy passes"
-    );
-    let scores = totals.judge(&[of("a"), of("b")], 0.4);
+    let (totals, candidates) = totals(&two_pools("WhenEmptyOrUnderutilized"));
+    let (a, b) = (&candidates["a"], &candidates["b"]);
+    assert_eq!(b.pool_name(), "busy");
+    assert_eq!(totals.score(&[b], 0.2), None, "any other policy passes");
+    let scores = totals.judge(&[a, b], 0.4);
     let pools: Vec<&str> = scores.iter().map(|score| &*score.node_pool).collect();
     assert_eq!(pools, ["default"]);
 }
@@ -215,13 +189,8 @@ fn a_node_that_costs_nothing_is_kept() {
 
 #[test]
 fn the_share_of_a_pool_that_costs_nothing_is_zero_and_a_loss_scores_zero() {
-    use karpenter_core::disruption::Candidates;
-    use karpenter_core::disruption::consolidation::balanced::{PoolScore, Totals};
-    let world = two_pools("WhenEmptyOrUnderutilized");
-    let snapshot = world.cluster.snapshot();
-    let all = Candidates::new(&snapshot, &<_>::default(), now());
-    let mut candidates = all.candidates.iter();
-    let a = candidates.find(|it| it.name() == "a").unwrap();
+    let (totals, candidates) = totals(&two_pools("WhenEmptyOrUnderutilized"));
+    let a = &candidates["a"];
     let nothing = PoolScore {
         node_pool: "default".to_owned(),
         score: 0.0,
@@ -229,7 +198,6 @@ fn the_share_of_a_pool_that_costs_nothing_is_zero_and_a_loss_scores_zero() {
         disruption: 0.0,
     };
     assert_eq!(Totals::default().judge(&[a], 0.2), [nothing]);
-    let totals = Totals::new(&snapshot, &all.candidates, &all.prices);
     assert_eq!(totals.score(&[a], -0.2), Some(0.0));
 }
 
@@ -240,9 +208,8 @@ fn a_set_whose_score_is_the_threshold_is_approved() {
         crate::fleet::priced_type("medium", 4, 0.5),
         crate::fleet::priced_type("large", 8, 0.5),
     ];
-    let world = World::empty()
+    let world = World::of(balanced("default"))
         .with_types(types)
-        .with_pool(balanced("default"))
         .run([node("a", "medium"), node("b", "medium")])
         .with([running("p", "a", "2500m"), running("q", "b", "2500m")]);
     let plan = world.decide_with(|_| ());

@@ -7,7 +7,7 @@ use karpenter_core::behavior::{Behavior, RULES};
 use karpenter_core::lifecycle::disruption::Inputs;
 use serde_json::json;
 
-use crate::fixture::{CAPACITY_TYPE, HOSTNAME, World, node_pool, now};
+use crate::fixture::{CAPACITY_TYPE, EPOCH, World, node_pool, now};
 use crate::fleet::{
     Fleet, ON_DEMAND, commands, node, on_demand_pool, running, world as fresh, world_of,
 };
@@ -85,10 +85,7 @@ fn the_cheapest_disruption_comes_before_the_largest_savings_up_to_1_13() {
 #[test]
 fn drifted_nodes_come_before_empty_nodes_in_1_0() {
     let world = fresh()
-        .run([
-            node("a", "small"),
-            node("b", "huge").drifted("2026-01-01T00:00:00Z"),
-        ])
+        .run([node("a", "small"), node("b", "huge").drifted(EPOCH)])
         .with(running("p", "b", "15"));
     let [emptiness, drift] = both("emptiness-before-drift", &world);
     assert_eq!(emptiness, ["delete a (saves 0.20)"]);
@@ -98,10 +95,8 @@ fn drifted_nodes_come_before_empty_nodes_in_1_0() {
 /// Returns a world of nodes that can only be replaced one by one, the last of them in another NodePool.
 fn apart() -> World {
     let alone = |name: &str, pool: &str| {
-        running(&format!("p-{name}"), name, "1")
-            .select("karpenter.sh/nodepool", pool)
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
+        let pod = crate::fleet::alone(&format!("p-{name}"), name, "1");
+        pod.select("karpenter.sh/nodepool", pool)
     };
     fresh()
         .with_pool(on_demand_pool("other"))
@@ -134,7 +129,7 @@ fn single_node_consolidation_takes_node_pools_in_one_order_in_1_0() {
 fn upstreams_pass_replaces_one_drifted_node_and_consolidates_one() {
     let [several, one] = both("several-commands-per-pass", &apart());
     assert_eq!((several.len(), names(&one)), (3, vec!["a"]));
-    let drifted = |name: &str| node(name, "huge").drifted("2026-01-01T00:00:00Z");
+    let drifted = |name: &str| node(name, "huge").drifted(EPOCH);
     let world = fresh()
         .run([drifted("a"), drifted("b")])
         .with([running("p", "a", "15"), running("q", "b", "15")]);

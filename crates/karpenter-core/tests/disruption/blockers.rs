@@ -27,10 +27,7 @@ fn a_candidate_has_no_blockers() {
 
 #[test]
 fn each_gate_and_each_pod_that_blocks_a_node_is_a_blocker() {
-    let refuses = node("a", "huge").node(
-        "/metadata/annotations",
-        json!({ "karpenter.sh/do-not-disrupt": "true" }),
-    );
+    let refuses = node("a", "huge").annotation("karpenter.sh/do-not-disrupt", "true");
     let guarded = |name: &str| running(name, "a", "1").label("app", "guarded");
     let refusing = |name: &str| running(name, "a", "1").do_not_disrupt();
     let world = world()

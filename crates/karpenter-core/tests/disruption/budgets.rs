@@ -3,7 +3,7 @@
 use karpenter_core::disruption::{NotConsolidatable, VerdictKind};
 use serde_json::json;
 
-use crate::fixture::{World, now};
+use crate::fixture::{EPOCH, World, now};
 use crate::fleet::{Fleet, commands, node, on_demand_pool, open_pool, running, verdict, world_of};
 
 fn budgeted(nodes: &str) -> World {
@@ -41,10 +41,8 @@ fn empty_nodes_are_deleted_in_one_command_without_a_simulation() {
 #[test]
 fn only_initialized_nodes_of_the_pool_that_still_run_count() {
     let mut nodes = ten();
-    nodes.push(
-        node("x", "small").node("/metadata/labels/karpenter.sh~1initialized", json!("false")),
-    );
-    nodes.push(node("y", "small").since("InstanceTerminating", "2026-01-01T00:00:00Z"));
+    nodes.push(node("x", "small").uninitialized());
+    nodes.push(node("y", "small").since("InstanceTerminating", EPOCH));
     let mut world = budgeted("10%").run(nodes);
     world.add(crate::fixture::node("foreign").set("/metadata/labels", json!({})));
     let plan = world.decide_with(|_| ());
@@ -93,9 +91,7 @@ fn budgets_apply_to_the_reasons_they_list() {
     );
     let world = world_of(pool).run(ten());
     assert_eq!(world.decide(), Vec::<String>::new());
-    let drifted = ten()
-        .into_iter()
-        .map(|node| node.drifted("2026-01-01T00:00:00Z"));
+    let drifted = ten().into_iter().map(|node| node.drifted(EPOCH));
     let pool = open_pool("default").set(
         "/spec/disruption/budgets",
         json!([{ "nodes": "0", "reasons": ["Empty"] }, { "nodes": "20%" }]),
@@ -116,10 +112,7 @@ fn paused(value: &str) -> World {
 /// Adds an empty node, and a drifted one with a pod.
 fn with_empty_and_drifted(world: World) -> World {
     world
-        .run([
-            node("empty", "small"),
-            node("old", "small").drifted("2026-01-01T00:00:00Z"),
-        ])
+        .run([node("empty", "small"), node("old", "small").drifted(EPOCH)])
         .with(running("o", "old", "1500m"))
 }
 
@@ -194,11 +187,9 @@ fn drift_of_a_static_nodepool_is_paused() {
     let drifted = |value: &str| {
         let old = node("old", "small").pool("fixed");
         let world = world_of(pool(value));
-        world
-            .run([old.drifted("2026-01-01T00:00:00Z")])
-            .decide_with(|request| {
-                request.static_headroom = [("fixed".to_owned(), 1)].into();
-            })
+        world.run([old.drifted(EPOCH)]).decide_with(|request| {
+            request.static_headroom = [("fixed".to_owned(), 1)].into();
+        })
     };
     let plan = drifted(&format!("until={};reasons=Drifted", in_an_hour()));
     assert!(plan.commands.is_empty());

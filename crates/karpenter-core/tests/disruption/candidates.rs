@@ -3,8 +3,10 @@
 use karpenter_core::disruption::Candidates;
 use serde_json::{Value, json};
 
-use crate::fixture::{NodePool, Object, Pod, World, now, pod};
-use crate::fleet::{Fleet, commands, node, open_pool, running, verdict, world, world_of};
+use crate::fixture::{EPOCH, NodePool, Object, Pod, buffer_pod, now, pod};
+use crate::fleet::{
+    Fleet, commands, node, open_pool, running, verdict, world, world_of, world_with,
+};
 
 /// Returns the verdict on node `a`, on which one pod runs.
 fn blocked(change: impl FnOnce(Object<Pod>) -> Object<Pod>) -> String {
@@ -33,7 +35,7 @@ fn a_do_not_disrupt_pod_blocks_its_node_unless_it_has_ended() {
         blocked(|pod| refusing(pod).set("/status/phase", json!("Succeeded"))),
         "deleted"
     );
-    let terminating = |pod| refusing(pod).deleted("2026-01-01T00:00:00Z");
+    let terminating = |pod| refusing(pod).deleted(EPOCH);
     assert_eq!(blocked(terminating), "deleted");
 }
 
@@ -98,17 +100,12 @@ fn candidates_are_ordered_by_price_per_rescheduling_cost() {
         .with(pods)
         .with(running("q", "b", "1"));
     let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
-    let order: Vec<(&str, f64)> = all
-        .candidates
-        .iter()
-        .map(|candidate| {
-            (
-                candidate.name(),
-                candidate.price / candidate.reschedule_cost,
-            )
-        })
-        .collect();
-    assert_eq!(order, [("b", 0.4), ("c", 0.4), ("a", 0.2)]);
+    let candidates = all.candidates.iter();
+    let order = candidates.map(|it| (it.name(), it.price / it.reschedule_cost));
+    assert_eq!(
+        order.collect::<Vec<_>>(),
+        [("b", 0.4), ("c", 0.4), ("a", 0.2)]
+    );
 }
 
 /// Conformance: DIS-176
@@ -128,22 +125,16 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
     )];
     let in_zone =
         |name: &str, zone: &str| node(name, "large").label("topology.kubernetes.io/zone", zone);
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"))
-        .run([
-            in_zone("a", Z1),
-            in_zone("b", Z2),
-            in_zone("c", Z1).spot(),
-            in_zone("d", Z2).spot(),
-            in_zone("e", "elsewhere"),
-        ]);
+    let world = world_with(types).run([
+        in_zone("a", Z1),
+        in_zone("b", Z2),
+        in_zone("c", Z1).spot(),
+        in_zone("d", Z2).spot(),
+        in_zone("e", "elsewhere"),
+    ]);
     let all = Candidates::new(&world.cluster.snapshot(), &<_>::default(), now());
-    let mut prices: Vec<(&str, f64)> = all
-        .candidates
-        .iter()
-        .map(|candidate| (candidate.name(), candidate.price))
-        .collect();
+    let candidates = all.candidates.iter();
+    let mut prices: Vec<(&str, f64)> = candidates.map(|it| (it.name(), it.price)).collect();
     prices.sort_by_key(|(name, _)| *name);
     assert_eq!(
         prices,
@@ -157,12 +148,8 @@ fn a_node_costs_what_its_zone_and_capacity_type_cost() {
 /// Conformance: DIS-091
 #[test]
 fn do_not_disrupt_blocks_only_if_true_or_a_duration_that_has_not_passed() {
-    let annotated = |value: &str| {
-        node("a", "huge").node(
-            "/metadata/annotations/karpenter.sh~1do-not-disrupt",
-            json!(value),
-        )
-    };
+    let annotated =
+        |value: &str| node("a", "huge").annotation("karpenter.sh/do-not-disrupt", value);
     let says = |value| world().run([annotated(value)]).verdict("a");
     assert_eq!(
         says("true"),
@@ -246,10 +233,8 @@ fn pdbs_of_other_namespaces_and_unready_pods_do_not_block() {
 fn nodes_that_are_not_candidates_have_a_reason() {
     let claim_only = node("c", "huge");
     let mut world = world().run([
-        node("uninitialized", "huge")
-            .node("/metadata/labels/karpenter.sh~1initialized", json!("false")),
-        node("deleting", "huge")
-            .claim("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+        node("uninitialized", "huge").uninitialized(),
+        node("deleting", "huge").claim("/metadata/deletionTimestamp", json!(EPOCH)),
         node("lost", "huge").pool("gone"),
         node("nominated", "huge"),
         node("held", "huge"),
@@ -285,7 +270,7 @@ fn daemon_pods_leave_a_node_empty_but_a_stateful_set_pod_does_not() {
     let verdict_with = |api_version: &str, kind: &str, terminating: bool| {
         let mut pod = pod("p").cpu("1").owned_by(api_version, kind, "o").on("a");
         if terminating {
-            pod = pod.deleted("2026-01-01T00:00:00Z");
+            pod = pod.deleted(EPOCH);
         }
         let world = world().run([node("a", "small")]).with(pod);
         world.verdict("a")
@@ -310,10 +295,7 @@ fn a_node_that_holds_only_buffer_pods_is_not_empty() {
 #[test]
 fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
     let decide = |used: &str| {
-        let buffer = pod("capacity-buffer-b-1")
-            .cpu("3")
-            .annotation("karpenter.sh/capacity-buffer-fake-pod", "true");
-        let buffer: std::sync::Arc<_> = karpenter_core::pod::Pod::parse(&buffer.build()).into();
+        let buffer = buffer_pod(pod("capacity-buffer-b-1").cpu("3"));
         let stays = running("q", "b", used).do_not_disrupt();
         let plan = world()
             .run([node("a", "medium"), node("b", "huge")])

@@ -3,9 +3,10 @@
 use karpenter_core::disruption::{NotDisruptable, VerdictKind};
 use serde_json::json;
 
-use crate::fixture::World;
+use crate::fixture::{EPOCH, World};
 use crate::fleet::{
-    Fleet, commands, node, on_demand_pool, open_pool, running, verdict, world, world_of,
+    Fleet, commands, node, on_demand_pool, on_each, open_pool, running, verdict, world, world_of,
+    world_with,
 };
 
 /// Conformance: DIS-090
@@ -35,7 +36,7 @@ fn a_termination_grace_period_overrides_blocking_pods_for_drift_alone() {
                 a = a.claim("/spec/terminationGracePeriod", json!("10m"));
             }
             if drifted {
-                a = a.drifted("2026-01-01T00:00:00Z");
+                a = a.drifted(EPOCH);
             }
             commands(&blocked(world().run([a])).decide_with(|_| ()))
         };
@@ -85,10 +86,8 @@ fn a_node_whose_pods_need_two_nodes_is_replaced_by_two() {
         crate::fleet::priced_type("small", 2, 0.2),
         crate::fleet::priced_type("medium", 4, 0.4),
     ];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"));
-    let world = world.run([node("a", "huge").drifted("2026-01-01T00:00:00Z")]);
+    let world = world_with(types);
+    let world = world.run([node("a", "huge").drifted(EPOCH)]);
     let world = world.with([running("p", "a", "3"), running("q", "a", "3")]);
     assert_eq!(world.decide_with(|_| ()).commands[0].replacements.len(), 2);
 }
@@ -117,8 +116,8 @@ fn pods_of_drifted_nodes_may_move_to_nodes_within_consolidate_after() {
 #[test]
 fn many_drifted_nodes_get_their_own_replacements_in_one_pass() {
     let world = world()
-        .run(["a", "b", "c"].map(|name| node(name, "large").drifted("2026-01-01T00:00:00Z")))
-        .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "7")));
+        .run(["a", "b", "c"].map(|name| node(name, "large").drifted(EPOCH)))
+        .with(on_each(["a", "b", "c"], "7"));
     let plan = world.decide_with(|_| ());
     let counts: Vec<usize> = plan
         .commands
@@ -132,10 +131,8 @@ fn many_drifted_nodes_get_their_own_replacements_in_one_pass() {
 #[test]
 fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_others_replaced() {
     let types = [crate::fleet::priced_type("small", 2, 0.2)];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"));
-    let nodes = ["a", "b"].map(|name| node(name, "huge").drifted("2026-01-01T00:00:00Z"));
+    let world = world_with(types);
+    let nodes = ["a", "b"].map(|name| node(name, "huge").drifted(EPOCH));
     let world = world
         .run(nodes)
         .with([running("p", "a", "15500m"), running("q", "b", "1")]);
@@ -154,10 +151,8 @@ fn a_drifted_node_whose_pods_fit_nowhere_is_kept_and_others_replaced() {
 #[test]
 fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
     let types = [crate::fleet::priced_type("small", 2, 0.2)];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"))
-        .run([node("a", "huge").drifted("2026-01-01T00:00:00Z")])
+    let world = world_with(types)
+        .run([node("a", "huge").drifted(EPOCH)])
         .with(running("p", "a", "15500m"));
     let plan = world.decide_with(|_| ());
     let [verdict] = plan.verdicts.as_slice() else {
@@ -174,7 +169,7 @@ fn pods_that_fit_nowhere_block_the_disruption_of_a_drifted_node() {
 #[test]
 fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
     let world = world_of(open_pool("default")).with_pool(open_pool("other"));
-    let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
+    let drifted = |name: &str| node(name, "large").drifted(EPOCH);
     let world = world
         .run([drifted("a"), drifted("b").pool("other")])
         .with([running("p", "a", "7"), running("q", "b", "7")]);
@@ -194,7 +189,7 @@ fn only_the_pool_whose_replacements_fail_is_in_cool_down() {
 fn static_nodes_are_replaced_one_for_one_within_the_headroom_of_the_limit() {
     let fixed = |name: &str| open_pool(name).replicas(3);
     let world = world_of(fixed("default")).with_pool(fixed("other"));
-    let drifted = |name: &str| node(name, "large").drifted("2026-01-01T00:00:00Z");
+    let drifted = |name: &str| node(name, "large").drifted(EPOCH);
     let world = world.run([
         drifted("a"),
         drifted("b"),

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use karpenter_core::disruption::{DisruptionPlan, DisruptionRequest, VerdictKind, plan};
 use karpenter_core::fake;
-use karpenter_core::fake::TypeBuilder;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::offering::Offering;
 use serde_json::Value;
 
 use crate::fixture::{
-    CAPACITY_TYPE, INSTANCE_TYPE, NODE_POOL, Node, NodeClaim, NodePool, Object, Pod, World, Z1, Z2,
-    Z3, claim_of, now, pdb, pod,
+    CAPACITY_TYPE, HOSTNAME, INITIALIZED, INSTANCE_TYPE, NODE_POOL, Node, NodeClaim, NodePool,
+    Object, Pod, Types, World, Z1, Z2, Z3, claim_of, now, pdb, pod,
 };
 
 pub const SPOT: &str = "spot";
@@ -22,18 +21,14 @@ pub fn priced_type(name: &str, cores: i64, price: f64) -> InstanceType {
     let offer = |capacity_type, factor| {
         [Z1, Z2, Z3].map(|zone| fake::offering(capacity_type, zone, price * factor))
     };
-    shape(name, cores)
-        .offerings([offer(ON_DEMAND, 1.0), offer(SPOT, 0.5)].concat())
-        .build()
+    let offerings = [offer(ON_DEMAND, 1.0), offer(SPOT, 0.5)].concat();
+    type_with_offerings(name, cores, offerings)
 }
 
 /// Returns an instance type with the given offerings.
 pub fn type_with_offerings(name: &str, cores: i64, offerings: Vec<Offering>) -> InstanceType {
-    shape(name, cores).offerings(offerings).build()
-}
-
-fn shape(name: &str, cores: i64) -> TypeBuilder {
-    fake::instance_type(name).cpu(cores).gib(64).pods(100)
+    let sized = fake::instance_type(name).cpu(cores).gib(64).pods(100);
+    sized.offerings(offerings).build()
 }
 
 /// Returns four instance types: `small` 2 cores at $0.2, `medium` 4 at $0.4, `large` 8 at $0.8, `huge` 16 at $1.6.
@@ -55,7 +50,12 @@ pub fn world() -> World {
 
 /// Returns a world of `sizes` with a NodePool.
 pub fn world_of(pool: Object<NodePool>) -> World {
-    World::empty().with_types(sizes()).with_pool(pool)
+    World::of(pool).with_types(sizes())
+}
+
+/// Returns a world of these instance types with a NodePool whose budgets allow everything.
+pub fn world_with(types: impl Types) -> World {
+    World::of(open_pool("default")).with_types(types)
 }
 
 /// Returns an on-demand NodePool whose budgets allow everything.
@@ -89,16 +89,18 @@ pub fn node(name: &str, instance_type: &str) -> FleetNode {
         .memory("64Gi")
         .pods("100")
         .ready();
-    let claim = claim_of(&node).created(CREATED);
-    let claim = [
+    let conditions = [
         "Launched",
         "Registered",
         "Initialized",
         "Ready",
         "Consolidatable",
-    ]
-    .into_iter()
-    .fold(claim, |claim, condition| claim.is_since(condition, CREATED));
+    ];
+    let claim = conditions
+        .into_iter()
+        .fold(claim_of(&node).created(CREATED), |claim, condition| {
+            claim.is_since(condition, CREATED)
+        });
     FleetNode { claim, node }
 }
 
@@ -141,6 +143,18 @@ impl FleetNode {
         self.since("Drifted", time)
     }
 
+    /// Sets an annotation of the Node.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.node = self.node.annotation(key, value);
+        self
+    }
+
+    /// Takes the label of initialized nodes from the Node.
+    pub fn uninitialized(mut self) -> Self {
+        self.node = self.node.without_label(INITIALIZED);
+        self
+    }
+
     pub fn claim(mut self, pointer: &str, value: Value) -> Self {
         self.claim = self.claim.set(pointer, value);
         self
@@ -158,6 +172,17 @@ pub fn running(name: &str, node: &str, cpu: &str) -> Object<Pod> {
         .cpu(cpu)
         .controlled_by("ReplicaSet", "rs")
         .on(node)
+}
+
+/// Returns a running pod on each node, with the name `p-NODE`.
+pub fn on_each<const N: usize>(nodes: [&str; N], cpu: &str) -> [Object<Pod>; N] {
+    nodes.map(|node| running(&format!("p-{node}"), node, cpu))
+}
+
+/// Returns a running pod that shares no node with others of its kind.
+pub fn alone(name: &str, node: &str, cpu: &str) -> Object<Pod> {
+    let pod = running(name, node, cpu).label("app", "x");
+    pod.anti_affinity(HOSTNAME, ("app", "x"))
 }
 
 pub trait Fleet: Sized {

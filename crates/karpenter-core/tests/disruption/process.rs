@@ -14,8 +14,8 @@ use karpenter_core::lifecycle::disruption::{
 };
 use serde_json::json;
 
-use crate::fixture::{World, now};
-use crate::fleet::{Fleet, FleetNode, node, on_demand_pool, running, world};
+use crate::fixture::{EPOCH, World, now};
+use crate::fleet::{Fleet, FleetNode, node, on_demand_pool, on_each, running, world};
 
 /// A process, the cluster that it changes, and the effects that fail in it.
 struct Stage {
@@ -209,7 +209,7 @@ fn empty() -> Stage {
 }
 
 fn drifted(name: &str) -> FleetNode {
-    node(name, "large").drifted("2026-01-01T00:00:00Z")
+    node(name, "large").drifted(EPOCH)
 }
 
 /// Returns a stage with a drifted node whose pod needs a replacement.
@@ -261,19 +261,17 @@ fn planned_before(change: impl FnOnce(&mut World)) -> Vec<String> {
 #[test]
 fn a_planned_command_starts_unless_a_later_change_forbids_it() {
     assert_eq!(planned_before(|_| ())[..1], ["taint a"]);
-    let deleted = planned_before(|world| {
-        let snapshot = world.cluster.snapshot();
-        let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
-        claim.metadata.deletion_timestamp = Some(Time(now()));
-        world.cluster.apply_node_claim(&claim);
-    });
+    let changed = |change: fn(&mut NodeClaim)| {
+        planned_before(|world| {
+            let snapshot = world.cluster.snapshot();
+            let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
+            change(&mut claim);
+            world.cluster.apply_node_claim(&claim);
+        })
+    };
+    let deleted = changed(|claim| claim.metadata.deletion_timestamp = Some(Time(now())));
     assert_eq!(deleted, [""; 0], "a user has deleted the NodeClaim");
-    let reverted = planned_before(|world| {
-        let snapshot = world.cluster.snapshot();
-        let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
-        update_drifted(&mut claim, None, now());
-        world.cluster.apply_node_claim(&claim);
-    });
+    let reverted = changed(|claim| update_drifted(claim, None, now()));
     assert_eq!(reverted, [""; 0], "the NodePool is as it was before");
     let guarded = planned_before(|world| world.add(running("q", "a", "1").do_not_disrupt()));
     assert_eq!(guarded, [""; 0], "a protected pod was bound");
@@ -281,10 +279,7 @@ fn a_planned_command_starts_unless_a_later_change_forbids_it() {
         let until = now() + SignedDuration::from_secs(10);
         world.cluster.nominate("a", until);
     });
-    assert_eq!(
-        nominated, [""; 0],
-        "a pending pod was nominated to the node"
-    );
+    assert_eq!(nominated, [""; 0], "a pod was nominated to the node");
 }
 
 #[test]
@@ -304,7 +299,7 @@ fn nodes_with_pods_are_not_consolidated_while_such_a_proposal_waits() {
 #[test]
 fn a_pass_of_upstream_waits_for_validation_then_tries_the_next_method() {
     let nodes = ["a", "b", "c"].map(|name| node(name, "large"));
-    let pods = ["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "1"));
+    let pods = on_each(["a", "b", "c"], "1");
     let mut stage = Stage::new(world().run(nodes).with(pods));
     let settings = Settings {
         waits_for_validation: true,
@@ -321,10 +316,8 @@ fn a_pass_of_upstream_waits_for_validation_then_tries_the_next_method() {
     stage.world.add(pod);
     let next = stage.after(5);
     assert_eq!(next[0], proposed.replace("propose", "validate"));
-    assert_eq!(
-        stage.inputs.as_ref().unwrap().after,
-        Some(Method::MultiNode)
-    );
+    let after = stage.inputs.as_ref().unwrap().after;
+    assert_eq!(after, Some(Method::MultiNode));
     assert_eq!((next[1].as_str(), next.len() > 2), ("plan", true));
     // It is the last method: the next pass is in ten seconds.
     let single = next[2..].iter();
@@ -423,24 +416,16 @@ fn a_failed_command_keeps_other_commands_of_its_node_pool_from_starting() {
 
 #[test]
 fn no_command_starts_while_a_node_may_still_be_tainted() {
-    let mut stage = Stage::new(
-        world()
-            .run([drifted("a"), node("b", "small")])
-            .with(running("p", "a", "7")),
-    );
+    let nodes = world().run([drifted("a"), node("b", "small")]);
+    let mut stage = Stage::new(nodes.with(running("p", "a", "7")));
     stage.after(0);
     (stage.launches, stage.still_tainted) = (false, vec!["a"]);
     stage.world.add(running("q", "b", "1"));
     let done = stage.after(15);
-    assert_eq!(
-        done[..2],
-        ["validate b", "plan"],
-        "the emptiness of b is over"
-    );
-    assert_eq!(
-        done[2..],
-        ["taint a", "launch 1", "untaint a", "a: not started"]
-    );
+    // The emptiness of b is over.
+    assert_eq!(done[..2], ["validate b", "plan"]);
+    let failed = ["taint a", "launch 1", "untaint a", "a: not started"];
+    assert_eq!(done[2..], failed);
     assert_eq!(stage.after(1), ["untaint a"]);
     stage.still_tainted.clear();
     assert_eq!(stage.after(1), ["untaint a"]);
@@ -463,18 +448,11 @@ fn taints_of_an_earlier_process_are_removed_before_a_pass() {
 /// Conformance: DIS-012
 #[test]
 fn a_pass_that_found_nothing_is_not_repeated_while_nothing_changes() {
-    let mut stage = Stage::new(
-        world()
-            .run([node("a", "huge")])
-            .with(running("p", "a", "15")),
-    );
+    let full = world().run([node("a", "huge")]);
+    let mut stage = Stage::new(full.with(running("p", "a", "15")));
     assert_eq!(stage.after(0), ["plan"]);
     assert_eq!(stage.after(10), [""; 0]);
-    assert_eq!(
-        stage.after(290),
-        ["plan"],
-        "five minutes later at the latest"
-    );
+    assert_eq!(stage.after(290), ["plan"], "five minutes later");
     stage.world.add(running("q", "a", "100m"));
     assert_eq!(stage.after(10), ["plan"]);
     stage.process.reconsider();
@@ -503,13 +481,9 @@ fn a_node_that_cannot_be_deleted_is_rolled_back_alone() {
 
 #[test]
 fn the_replacement_of_a_static_node_needs_headroom() {
-    let pool = on_demand_pool("static").replicas(1);
     let stage = || {
-        Stage::new(
-            world()
-                .with_pool(pool.clone())
-                .run([drifted("a").pool("static")]),
-        )
+        let world = world().with_pool(on_demand_pool("static").replicas(1));
+        Stage::new(world.run([drifted("a").pool("static")]))
     };
     let mut full = stage();
     full.has_headroom = false;

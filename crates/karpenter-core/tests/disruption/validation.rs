@@ -73,9 +73,8 @@ fn changes_since_the_decision_invalidate_a_command() {
     assert_eq!(check(&command, &changed), Err(CommandInvalidated::Churn));
     // The replacement had three instance types; one of them is no longer offered.
     let with_types = |types: Vec<karpenter_core::instance_type::InstanceType>| {
-        World::empty()
+        World::of(on_demand_pool("default"))
             .with_types(types)
-            .with_pool(on_demand_pool("default"))
             .run([node("a", "huge")])
             .with(running("p", "a", "1"))
     };

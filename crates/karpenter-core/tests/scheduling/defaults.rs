@@ -47,6 +47,12 @@ fn zones(mut world: World, pods: Vec<Object<Pod>>) -> Vec<usize> {
     world.skew(ZONE, APP)
 }
 
+/// Returns the numbers of these pods per planned node where the default is to spread over hosts.
+fn spread_by_default(pod: &Object<Pod>, number: usize) -> Vec<usize> {
+    let world = world(vec![default(HOSTNAME, true)]);
+    world.with(copies(pod, number)).sizes()
+}
+
 /// Conformance: SCH-143
 #[test]
 fn owned_pods_without_constraints_are_spread_by_default() {
@@ -54,19 +60,9 @@ fn owned_pods_without_constraints_are_spread_by_default() {
         zones(world(vec![default(ZONE, true)]), copies(&owned("p"), 4)),
         [2, 1, 1]
     );
-    assert_eq!(
-        world(vec![default(HOSTNAME, true)])
-            .with(copies(&owned("p"), 3))
-            .sizes(),
-        [1, 1, 1]
-    );
+    assert_eq!(spread_by_default(&owned("p"), 3), [1, 1, 1]);
     let own = owned("p").spread(HOSTNAME, 4, APP);
-    assert_eq!(
-        world(vec![default(HOSTNAME, true)])
-            .with(copies(&own, 3))
-            .sizes(),
-        [3]
-    );
+    assert_eq!(spread_by_default(&own, 3), [3]);
 }
 
 /// Conformance: SCH-144
@@ -91,12 +87,7 @@ fn min_domains_and_softness_of_a_default_are_kept() {
 fn without_a_selector_there_is_no_default() {
     assert_eq!(world(vec![]).with(copies(&owned("p"), 3)).sizes(), [3]);
     let unowned = member("p");
-    assert_eq!(
-        world(vec![default(HOSTNAME, true)])
-            .with(copies(&unowned, 3))
-            .sizes(),
-        [3]
-    );
+    assert_eq!(spread_by_default(&unowned, 3), [3]);
     let mut served = world(vec![default(HOSTNAME, true)]);
     served
         .cluster
@@ -157,20 +148,14 @@ fn services_that_do_not_select_the_pod_add_nothing() {
     };
     let nil = json!({ "metadata": { "name": "nil", "namespace": "default" }, "spec": {} });
     assert_eq!(served(&[nil, service("empty", "default", json!({}))]), [3]);
-    assert_eq!(
-        served(&[
-            service("s", "default", json!({ "app": "y" })),
-            service("t", "other", json!({ "app": "x" }))
-        ]),
-        [3]
-    );
-    assert_eq!(
-        served(&[
-            service("s", "default", json!({ "app": "x" })),
-            service("t", "default", json!({ "tier": "web" }))
-        ]),
-        [1, 1, 1]
-    );
+    let of = |name, namespace, key: &str, value| service(name, namespace, json!({ key: value }));
+    let others = [of("s", "default", "app", "y"), of("t", "other", "app", "x")];
+    assert_eq!(served(&others), [3]);
+    let both = [
+        of("s", "default", "app", "x"),
+        of("t", "default", "tier", "web"),
+    ];
+    assert_eq!(served(&both), [1, 1, 1]);
 }
 
 /// Conformance: SCH-274
@@ -212,11 +197,8 @@ fn buffers_of_one_name_in_two_namespaces_are_kept_apart() {
     let mut world = World::new().with(pod("p").cpu("100m"));
     world.query.buffer_pods = vec![buffer("b-0", "one", "500"), buffer("b-0", "two", "1")];
     let plan = world.plan();
-    let unplaced: Vec<_> = plan
-        .unplaced
-        .iter()
-        .map(|unplaced| (unplaced.pod.namespace.as_str(), unplaced.buffer))
-        .collect();
+    let unplaced = plan.unplaced.iter();
+    let unplaced: Vec<_> = unplaced.map(|it| (&*it.pod.namespace, it.buffer)).collect();
     assert_eq!(unplaced, [("one", true)]);
     let claims = plan.new_node_claims.iter();
     let (pods, buffers): (Vec<_>, Vec<_>) = claims

@@ -241,9 +241,7 @@ fn pods_of_a_deleting_node_are_placed_with_the_pending_ones() {
         pod("b").cpu("100m").on("n"),
     ));
     world.cluster.mark_for_deletion(&["fake://n"]);
-    copies(&pod("p").cpu("100m"), 2)
-        .into_iter()
-        .for_each(|pod| world.add(pod));
+    world.add(copies(&pod("p").cpu("100m"), 2));
     assert_eq!(world.sizes(), [4]);
 }
 

@@ -116,11 +116,8 @@ fn nodes_that_are_being_deleted_are_no_targets_and_do_not_count_in_limits() {
         assert!(plan.existing.is_empty());
         plan.new_node_claims.len()
     };
-    assert_eq!(
-        claims(|node| node, false),
-        0,
-        "its four cores are the limit"
-    );
+    let live_node = claims(|node| node, false);
+    assert_eq!(live_node, 0, "its four cores are the limit");
     assert_eq!(claims(|node| node, true), 1);
 
     let live = || {
@@ -319,18 +316,8 @@ fn a_failed_stateful_set_pod_of_a_deleting_node_is_replaced() {
 #[test]
 fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
     let kept = |change: fn(Object<Pod>) -> Object<Pod>, budgets: &[Object<PodDisruptionBudget>]| {
-        let mut world = World::new().with((
-            node("n"),
-            change(
-                member("p")
-                    .cpu("1")
-                    .owned_by("apps/v1", "ReplicaSet", "o")
-                    .on("n"),
-            ),
-        ));
-        for budget in budgets {
-            world.add(budget.clone());
-        }
+        let owned = member("p").cpu("1").owned_by("apps/v1", "ReplicaSet", "o");
+        let mut world = World::new().with((node("n"), change(owned.on("n")), budgets.to_vec()));
         world.cluster.mark_for_deletion(&["fake://n"]);
         world.plan().new_node_claims.is_empty()
     };
@@ -340,28 +327,25 @@ fn no_node_is_launched_for_a_pod_that_cannot_be_evicted() {
     let as_is = |pod: Object<Pod>| pod;
     assert!(!kept(as_is, &[]));
     assert!(kept(|pod| pod.do_not_disrupt(), &[]));
-    assert!(
-        !kept(
-            |pod| pod.annotation("karpenter.sh/do-not-disrupt", "soon"),
-            &[]
-        ),
-        "invalid value"
-    );
-    assert!(kept(as_is, &[budget("b", "maxUnavailable", json!(0))]));
-    assert!(kept(as_is, &[budget("b", "maxUnavailable", json!("0%"))]));
-    assert!(kept(as_is, &[budget("b", "minAvailable", json!("100%"))]));
-    assert!(
-        !kept(as_is, &[budget("b", "minAvailable", json!(1))]),
-        "may allow an eviction later"
-    );
-    let two = [
-        budget("b", "maxUnavailable", json!(1)),
-        budget("c", "maxUnavailable", json!(1)),
-    ];
-    assert!(
-        kept(as_is, &two),
-        "the eviction API refuses pods of two budgets"
-    );
+    let invalid = |pod: Object<Pod>| pod.annotation("karpenter.sh/do-not-disrupt", "soon");
+    assert!(!kept(invalid, &[]));
+    for (limit, value, expected) in [
+        ("maxUnavailable", json!(0), true),
+        ("maxUnavailable", json!("0%"), true),
+        ("minAvailable", json!("100%"), true),
+        // It may allow an eviction later.
+        ("minAvailable", json!(1), false),
+    ] {
+        let text = format!("{limit} {value}");
+        assert_eq!(
+            kept(as_is, &[budget("b", limit, value)]),
+            expected,
+            "{text}"
+        );
+    }
+    // The eviction API refuses pods of two budgets.
+    let two = ["b", "c"].map(|name| budget(name, "maxUnavailable", json!(1)));
+    assert!(kept(as_is, &two));
 }
 
 /// Conformance: SCH-214

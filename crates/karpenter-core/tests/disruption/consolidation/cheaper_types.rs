@@ -3,10 +3,10 @@
 use karpenter_core::fake;
 use serde_json::json;
 
-use crate::fixture::{CAPACITY_TYPE, HOSTNAME, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
+use crate::fixture::{CAPACITY_TYPE, INSTANCE_TYPE, World, Z1, Z2, ZONE, values};
 use crate::fleet::{
-    Fleet, FleetNode, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, running,
-    type_with_offerings, verdict, world_of,
+    Fleet, FleetNode, ON_DEMAND, SPOT, alone, commands, node, on_demand_pool, open_pool, running,
+    type_with_offerings, verdict, world_of, world_with,
 };
 
 /// Conformance: DIS-100
@@ -61,9 +61,7 @@ fn of_two_nodes_of_the_cheapest_type_one_is_deleted() {
         4,
         vec![fake::offering(ON_DEMAND, Z1, 0.4)],
     )];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"));
+    let world = world_with(types);
     let cheap = |name: &str| node(name, "cheap").node("/status/allocatable/cpu", json!("4"));
     let world = world
         .run([cheap("a"), cheap("b")])
@@ -85,9 +83,8 @@ fn half_used(
     let nodes = nodes
         .into_iter()
         .map(|node| node.node("/status/allocatable/cpu", json!("2")));
-    World::empty()
+    World::of(open_pool("default"))
         .with_types(types.to_vec())
-        .with_pool(open_pool("default"))
         .run(nodes)
         .with(pods)
 }
@@ -158,12 +155,8 @@ fn a_replacement_lists_only_the_types_and_capacity_type_that_are_cheaper() {
 
 #[test]
 fn each_of_several_replacements_costs_at_most_its_share_of_the_price() {
-    let apart = |name: &str, node: &str| {
-        running(name, node, "1")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
-            .require(INSTANCE_TYPE, "NotIn", &["large"])
-    };
+    let apart =
+        |name: &str, node: &str| alone(name, node, "1").require(INSTANCE_TYPE, "NotIn", &["large"]);
     let world = crate::fleet::world()
         .run([node("a", "large"), node("b", "large")])
         .with([apart("p", "a"), apart("q", "b")]);

@@ -7,10 +7,10 @@ mod spot;
 
 use karpenter_core::fake;
 
-use crate::fixture::{CAPACITY_TYPE, HOSTNAME, World, Z1, now};
+use crate::fixture::{CAPACITY_TYPE, NodePool, Object, World, Z1, now};
 use crate::fleet::{
-    Fleet, ON_DEMAND, SPOT, commands, node, on_demand_pool, open_pool, priced_type, running, sizes,
-    type_with_offerings, verdict, world as fresh,
+    Fleet, ON_DEMAND, SPOT, alone, commands, node, on_demand_pool, on_each, open_pool, priced_type,
+    running, type_with_offerings, verdict, world as fresh, world_of, world_with,
 };
 
 /// Conformance: DIS-096
@@ -30,34 +30,24 @@ fn nodes_are_deleted_replaced_and_merged() {
     let three = ["a", "b", "c"];
     let world = fresh()
         .run(three.map(|name| node(name, "large")))
-        .with(three.map(|name| running(&format!("p-{name}"), name, "3500m")));
+        .with(on_each(three, "3500m"));
+    // Two nodes hold the pods of three.
     let plan = world.decide_with(|_| ());
-    assert_eq!(
-        plan.commands[0].candidates.len(),
-        2,
-        "two nodes hold the pods of three: {:?}",
-        commands(&plan)
-    );
+    assert_eq!(plan.commands[0].candidates.len(), 2);
     // No node holds the pods of two, and no cheaper type holds those of one: only replacing all three saves.
-    let three = |capacity_type: &str| {
+    let three = |capacity_type: &str, pool: Object<NodePool>| {
         let b = node("b", "medium").label(CAPACITY_TYPE, capacity_type);
-        let world = World::empty().with_types(sizes());
-        world
-            .with_pool(if capacity_type == SPOT {
-                open_pool("default")
-            } else {
-                on_demand_pool("default")
-            })
+        world_of(pool)
             .run([node("a", "medium"), b, node("c", "medium")])
-            .with(["a", "b", "c"].map(|name| running(&format!("p-{name}"), name, "2500m")))
+            .with(on_each(["a", "b", "c"], "2500m"))
             .decide()
     };
     assert_eq!(
-        three(ON_DEMAND),
+        three(ON_DEMAND, on_demand_pool("default")),
         ["replace a b c with large on-demand (saves 0.40)"]
     );
     assert_eq!(
-        three(SPOT),
+        three(SPOT, open_pool("default")),
         ["replace a b c with large huge spot (saves 0.60)"],
         "spot and on-demand nodes together"
     );
@@ -68,14 +58,10 @@ fn consolidating_three_nodes_saves_at_least_the_price_of_two() {
     let three = ["a", "b", "c"];
     let world = fresh()
         .run(three.map(|name| node(name, "large")))
-        .with(three.map(|name| running(&format!("p-{name}"), name, "1")));
+        .with(on_each(three, "1"));
     // No replacement is needed: each of the three nodes holds all pods.
-    let saved: f64 = world
-        .decide_with(|_| ())
-        .commands
-        .iter()
-        .map(|command| command.savings)
-        .sum();
+    let plan = world.decide_with(|_| ());
+    let saved: f64 = plan.commands.iter().map(|command| command.savings).sum();
     assert!(saved >= 1.6, "{saved}");
 }
 
@@ -112,9 +98,7 @@ fn nodes_are_replaced_by_reserved_capacity_even_of_their_own_type() {
         ]
     };
     let decide = |left: u32, capacity_type: &str, cpu: &str| {
-        let world = World::empty()
-            .with_types(types(left))
-            .with_pool(open_pool("default"));
+        let world = world_with(types(left));
         world
             .run([node("a", "large").label(CAPACITY_TYPE, capacity_type)])
             .with(running("p", "a", cpu))
@@ -141,9 +125,8 @@ fn nodes_are_replaced_by_reserved_capacity_even_of_their_own_type() {
 fn a_price_that_is_not_a_number_counts_as_zero() {
     use karpenter_core::disruption::Candidates;
     let priced = |offering: karpenter_core::offering::Offering| {
-        let world = World::empty()
+        let world = World::of(open_pool("default"))
             .with_types(type_with_offerings("large", 8, vec![offering]))
-            .with_pool(open_pool("default"))
             .run([node("a", "large")]);
         Candidates::new(&world.cluster.snapshot(), &<_>::default(), now()).candidates[0].price
     };
@@ -202,19 +185,9 @@ fn the_best_set_need_not_be_a_prefix() {
 #[test]
 fn a_plan_does_not_depend_on_the_number_of_threads() {
     let decided = |threads: usize| {
-        let nodes = (0..12).map(|index| {
-            node(
-                &format!("n{index:02}"),
-                ["small", "medium", "large"][index % 3],
-            )
-        });
-        let pods = (0..12).map(|index| {
-            running(
-                &format!("p{index:02}"),
-                &format!("n{index:02}"),
-                ["500m", "1", "1500m"][index % 3],
-            )
-        });
+        let name = |index: usize| format!("n{index:02}");
+        let nodes = (0..12).map(|n| node(&name(n), ["small", "medium", "large"][n % 3]));
+        let pods = (0..12).map(|n| running(&name(n), &name(n), ["500m", "1", "1500m"][n % 3]));
         let plan = fresh()
             .run(nodes)
             .with(pods)
@@ -225,34 +198,15 @@ fn a_plan_does_not_depend_on_the_number_of_threads() {
     assert!(!decided(1).is_empty());
 }
 
-#[test]
-fn every_node_gets_a_verdict() {
-    let world = fresh()
-        .run([node("a", "huge"), node("b", "small")])
-        .with([running("p", "a", "15"), running("q", "b", "2")]);
-    let plan = world.decide_with(|_| ());
-    assert_eq!(plan.verdicts.len(), 2);
-    assert!(
-        plan.verdicts
-            .iter()
-            .all(|verdict| !format!("{:?}", verdict.kind).is_empty())
-    );
-}
-
 /// Three nodes of two cores; nodes of sixteen are cheaper. A node that is being deleted does not count against the limit.
 #[test]
 fn replacements_of_earlier_commands_count_against_the_limits_of_a_pool() {
-    let apart = |node: &str| {
-        running(&format!("p-{node}"), node, "1")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x"))
-    };
+    let apart = |node: &str| alone(&format!("p-{node}"), node, "1");
     let replaced = |cores: &str| {
         let types = [priced_type("small", 2, 0.4), priced_type("huge", 16, 0.2)];
         let nodes = ["a", "b", "c"];
-        let world = World::empty()
+        let world = World::of(on_demand_pool("default").limit("cpu", cores))
             .with_types(types)
-            .with_pool(on_demand_pool("default").limit("cpu", cores))
             .run(nodes.map(|name| node(name, "small")))
             .with(nodes.map(apart));
         world.decide().len()

@@ -21,8 +21,7 @@ fn a_node_whose_pods_fit_an_unmanaged_node_is_deleted() {
 /// Conformance: DIS-107
 #[test]
 fn pods_are_not_moved_to_an_uninitialized_node() {
-    let starting =
-        node("b", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+    let starting = node("b", "huge").uninitialized();
     let world = fresh()
         .run([node("a", "small"), starting])
         .with(running("p", "a", "1"));
@@ -31,12 +30,10 @@ fn pods_are_not_moved_to_an_uninitialized_node() {
         verdict(&plan, "a"),
         "Not all pods would schedule, default/p => would schedule against uninitialized node \"b\""
     );
-    let ready =
-        fresh()
-            .run([node("a", "small"), node("c", "huge")])
-            .run([node("b", "huge")
-                .node("/metadata/labels/karpenter.sh~1initialized", json!("false"))])
-            .with([running("p", "a", "1"), running("q", "c", "14")]);
+    let ready = fresh()
+        .run([node("a", "small"), node("c", "huge")])
+        .run([node("b", "huge").uninitialized()])
+        .with([running("p", "a", "1"), running("q", "c", "14")]);
     assert_eq!(
         ready.decide(),
         ["delete a (saves 0.20)"],
@@ -176,8 +173,7 @@ fn preferences_block_consolidation_unless_they_are_ignored() {
 #[test]
 fn pods_of_deleting_nodes_may_wait_for_an_uninitialized_node() {
     // `b` has room for the pod of `a`; the pod of the deleting node `c` fits only on the uninitialized one.
-    let starting =
-        node("d", "huge").node("/metadata/labels/karpenter.sh~1initialized", json!("false"));
+    let starting = node("d", "huge").uninitialized();
     let mut world = fresh()
         .run([
             node("a", "small"),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use karpenter_core::disruption::{DisruptionRequest, Method};
+use karpenter_core::disruption::{DisruptionPlan, DisruptionRequest, Method};
 
-use crate::fixture::{HOSTNAME, Object, Pod, World};
-use crate::fleet::{Fleet, commands, node, running, world as fresh};
+use crate::fixture::World;
+use crate::fleet::{Fleet, alone, commands, node, running, world as fresh};
 
 fn with_replacements(number: usize) -> impl Fn(&mut DisruptionRequest) {
     move |request| request.multi_node.max_replacements = number
@@ -17,13 +17,6 @@ fn apart() -> World {
     fresh()
         .run([node("a", "huge"), node("b", "huge")])
         .with([alone("p", "a", "1"), alone("q", "b", "1")])
-}
-
-/// Returns a pod that shares no node with others of its kind.
-fn alone(name: &str, node: &str, cpu: &str) -> Object<Pod> {
-    running(name, node, cpu)
-        .label("app", "x")
-        .anti_affinity(HOSTNAME, ("app", "x"))
 }
 
 #[test]
@@ -109,12 +102,8 @@ fn of_a_group_that_saves_nothing_the_first_half_is_tried() {
     ])
     .run([node("c", "medium"), node("d", "small").spot()])
     .with([
-        running("b1", "b", "500m")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x")),
-        running("c0", "c", "2500m")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x")),
+        alone("b1", "b", "500m"),
+        alone("c0", "c", "2500m"),
         running("d0", "d", "300m"),
         running("d1", "d", "800m").select("team", "x"),
     ]);
@@ -194,10 +183,7 @@ fn members_that_cause_a_replacement_are_dropped_if_it_costs_more() {
         running("c0", "c", "5").do_not_disrupt(),
         running("c1", "c", "1500m").select("team", "x"),
     ])
-    .with([("f0", "300m"), ("f1", "800m")].map(|(name, cpu)| {
-        let apart = running(name, "f", cpu).label("app", "x");
-        apart.anti_affinity(HOSTNAME, ("app", "x"))
-    }));
+    .with([alone("f0", "f", "300m"), alone("f1", "f", "800m")]);
     assert_eq!(first(&world, 2), ["delete d e f (saves 0.60)"]);
 }
 
@@ -211,9 +197,7 @@ fn a_member_is_exchanged_for_each_candidate_that_saves_more() {
     ])
     .with([
         running("a1", "a", "500m").select("team", "x"),
-        running("c2", "c", "800m")
-            .label("app", "x")
-            .anti_affinity(HOSTNAME, ("app", "x")),
+        alone("c2", "c", "800m"),
     ]);
     assert_eq!(
         first(&world, 1),
@@ -230,6 +214,13 @@ fn ends_after(checks: usize) -> impl Fn(&mut DisruptionRequest) {
     }
 }
 
+/// Returns how many nodes multi-node consolidation takes.
+fn deleted_together(plan: &DisruptionPlan) -> usize {
+    let commands = plan.commands.iter();
+    let multi_node = commands.filter(|it| it.method == Method::MultiNode);
+    multi_node.map(|it| it.candidates.len()).sum()
+}
+
 #[test]
 fn a_search_that_ends_before_a_set_was_tried_finds_none_and_says_so() {
     let world = fleet(&[
@@ -239,17 +230,11 @@ fn a_search_that_ends_before_a_set_was_tried_finds_none_and_says_so() {
     ]);
     let methods = |checks: usize| {
         let plan = world.decide_with(ends_after(checks));
-        let multi_node = plan
-            .commands
-            .iter()
-            .filter(|it| it.method == Method::MultiNode);
-        (
-            multi_node.count(),
-            plan.timed_out.contains(&Method::MultiNode),
-        )
+        let is_over = plan.timed_out.contains(&Method::MultiNode);
+        (deleted_together(&plan), is_over)
     };
     assert_eq!(methods(1), (0, true));
-    assert_eq!(methods(1000), (1, false));
+    assert_eq!(methods(1000), (3, false));
 }
 
 /// Time is checked before the search, and before each set.
@@ -266,10 +251,7 @@ fn the_longest_prefix_is_found_by_binary_search_up_to_upstreams_length() {
                     .map(|index| running(&small(index), &small(index), "100m"))
                     .collect::<Vec<_>>(),
             );
-        let plan = world.decide_with(ends_after(1 + sets));
-        let commands = plan.commands.iter();
-        let multi_node = commands.filter(|it| it.method == Method::MultiNode);
-        multi_node.map(|it| it.candidates.len()).sum::<usize>()
+        deleted_together(&world.decide_with(ends_after(1 + sets)))
     };
     // Of eight, 5, 7 and 8 are tried.
     assert_eq!([0, 1, 2, 3].map(|sets| deleted(8, sets)), [0, 5, 7, 8]);
@@ -357,12 +339,7 @@ fn after_a_group_that_fits_one_of_twice_its_size_is_tried() {
         .with(["a", "b"].map(blocked))
         .with(names.iter().map(|name| small(name)).collect::<Vec<_>>())
         .with(running("stays", "room", "1").do_not_disrupt());
-    let deleted = |checks: usize| {
-        let plan = world.decide_with(ends_after(checks));
-        let commands = plan.commands.iter();
-        let multi_node = commands.filter(|it| it.method == Method::MultiNode);
-        multi_node.map(|it| it.candidates.len()).sum::<usize>()
-    };
+    let deleted = |checks| deleted_together(&world.decide_with(ends_after(checks)));
     let mut sizes: Vec<usize> = (1..40).map(deleted).collect();
     sizes.dedup();
     assert_eq!(sizes, [0, 2, 4, 8, 16]);

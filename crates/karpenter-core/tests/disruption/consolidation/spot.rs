@@ -5,7 +5,7 @@ use karpenter_core::fake;
 use crate::fixture::{CAPACITY_TYPE, World, Z1, Z2, values};
 use crate::fleet::{
     Fleet, ON_DEMAND, SPOT, commands, node, open_pool, running, type_with_offerings, verdict,
-    world_of,
+    world_of, world_with,
 };
 
 fn spot_types(count: usize) -> Vec<karpenter_core::instance_type::InstanceType> {
@@ -35,9 +35,8 @@ fn spot_world(cheaper: usize, min_values: Option<u32>) -> World {
         Some(least) => pool.requires_min("node.kubernetes.io/instance-type", "Exists", &[], least),
         None => pool,
     };
-    World::empty()
+    World::of(pool)
         .with_types(types)
-        .with_pool(pool)
         .run([node("a", "huge").spot()])
         .with(running("p", "a", "1"))
 }
@@ -59,9 +58,7 @@ fn spot_replaces_spot_only_with_the_gate_and_fifteen_cheaper_types() {
     let enough = spot_world(15, None).decide_with(|request| request.spot_to_spot = true);
     assert_eq!(commands(&enough).len(), 1);
     // A node whose type is among the fifteen cheapest has fewer than fifteen cheaper types.
-    let world = World::empty()
-        .with_types(spot_types(20))
-        .with_pool(open_pool("default"));
+    let world = world_with(spot_types(20));
     let world = world
         .run([node("a", "spot-14").spot()])
         .with(running("p", "a", "1"));
@@ -102,9 +99,7 @@ fn the_most_expensive_spot_zone_decides_about_a_replacement() {
                 ],
             ),
         ];
-        let world = World::empty()
-            .with_types(types)
-            .with_pool(open_pool("default"));
+        let world = world_with(types);
         let world = world.run([node("a", "now")]).with(running("p", "a", "1"));
         assert_eq!(world.verdict("a"), "Can't replace with a cheaper node");
     }
@@ -137,9 +132,7 @@ fn the_types_of_a_spot_replacement_are_in_the_order_of_spot_prices() {
         offered("plenty", 0.3, 0.2),
         offered("huge", 1.6, 1.5),
     ];
-    let world = World::empty()
-        .with_types(types)
-        .with_pool(open_pool("default"))
+    let world = world_with(types)
         .run([node("a", "huge")])
         .with(running("p", "a", "1"));
     assert_eq!(

@@ -8,6 +8,7 @@ mod planned_nodes;
 mod several;
 mod terms;
 
+use karpenter_core::schedule::Plan;
 use serde_json::json;
 
 use crate::fixture::*;
@@ -25,6 +26,13 @@ fn skew_of(key: &str, world: World, pod: &Object<Pod>, number: usize) -> Vec<usi
 
 fn zone_skew(world: World, pod: &Object<Pod>, number: usize) -> Vec<usize> {
     skew_of(ZONE, world, pod, number)
+}
+
+/// Adds a batch of such pods, of a size that no other batch has, and launches and binds them.
+fn grow(world: &mut World, pod: &Object<Pod>, number: usize) -> Plan {
+    let named = pod.clone().renamed(&format!("of-{number}"));
+    world.add(copies(&named, number));
+    world.launch_and_bind()
 }
 
 fn zones(zones: &[&str]) -> World {
@@ -109,9 +117,7 @@ fn later_pods_continue_the_spread() {
         .with_types(karpenter_core::fake::instance_types(5))
         .with(copies(&roomy, 4));
     world.launch_and_bind();
-    copies(&spread("b", ZONE).cpu("100m"), 5)
-        .into_iter()
-        .for_each(|pod| world.add(pod));
+    world.add(copies(&spread("b", ZONE).cpu("100m"), 5));
     world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 3, 3]);
 }
@@ -155,19 +161,13 @@ fn pods_are_spread_over_capacity_types() {
 fn zone_and_host_are_spread_together() {
     let both = spread("p", ZONE).spread(HOSTNAME, 3, APP);
     let mut world = World::new();
-    let mut number = 0;
     for (more, expected) in [
         (2, vec![1, 1]),
         (3, vec![2, 2, 1]),
         (5, vec![4, 3, 3]),
         (11, vec![7, 7, 7]),
     ] {
-        for _ in 0..more {
-            let name = format!("p-{number:02}");
-            world.add(both.clone().renamed(&name));
-            number += 1;
-        }
-        assert!(all_placed(&world.launch_and_bind()));
+        assert!(all_placed(&grow(&mut world, &both, more)));
         assert_eq!(world.skew(ZONE, APP), expected);
         assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
     }
@@ -190,19 +190,13 @@ fn capacity_type_and_host_are_spread_together() {
         .spread(CAPACITY_TYPE, 1, APP)
         .spread(HOSTNAME, 3, APP);
     let mut world = World::new();
-    let mut number = 0;
     for (more, expected) in [
         (2, vec![1, 1]),
         (3, vec![3, 2]),
         (5, vec![5, 5]),
         (11, vec![11, 10]),
     ] {
-        for _ in 0..more {
-            let name = format!("p-{number:02}");
-            world.add(both.clone().renamed(&name));
-            number += 1;
-        }
-        world.launch_and_bind();
+        grow(&mut world, &both, more);
         assert_eq!(world.skew(CAPACITY_TYPE, APP), expected);
         assert!(world.skew(HOSTNAME, APP).iter().all(|count| *count <= 3));
     }
@@ -238,14 +232,8 @@ fn three_skews_are_kept_at_once_in_growing_batches() {
         .spread(ZONE, 2, APP)
         .spread(HOSTNAME, 3, APP);
     let mut world = World::new();
-    let mut number = 0;
     for batch in 1..7 {
-        for _ in 0..batch {
-            let name = format!("p-{number:02}");
-            world.add(asked.clone().renamed(&name));
-            number += 1;
-        }
-        world.launch_and_bind();
+        grow(&mut world, &asked, batch);
         let range = |skew: Vec<usize>, domains: usize| {
             let least = if skew.len() < domains {
                 0
@@ -287,9 +275,7 @@ fn emptied_zones_are_filled_again() {
             world.cluster.remove_pod(&pod.key.namespace, &pod.key.name);
         }
     }
-    copies(&spread("q", ZONE).cpu("1100m"), 3)
-        .into_iter()
-        .for_each(|pod| world.add(pod));
+    world.add(copies(&spread("q", ZONE).cpu("1100m"), 3));
     world.launch_and_bind();
     assert_eq!(world.skew(ZONE, APP), [3, 2, 1]);
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{DRIVER, Devices, exactly, gpus, one, plain, planned, using, with_devices, world};
+use super::{
+    DRIVER, Devices, exactly, gpu_type, gpus, one, plain, planned, using, with_devices, world,
+};
 use crate::fixture::*;
 
 /// Conformance: SCH-172
@@ -10,13 +12,12 @@ use crate::fixture::*;
 fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
     let model = |name: &str, model: &str| json!({ "name": name, "attributes": { "model": { "string": model } } });
     let serve = |devices: Value, claim: Value| {
-        let world = world(vec![with_devices("gpu", 8, 1.0, json!({}), devices)]);
+        let world = world(gpu_type(devices));
         let world = world.claim("a", claim).claim("b", one());
-        planned(
-            &world
-                .with([using("a", "a").cpu("200m"), using("b", "b")])
-                .plan(),
-        )
+        let plan = world
+            .with([using("a", "a").cpu("200m"), using("b", "b")])
+            .plan();
+        planned(&plan)
     };
     let all = exactly(json!({ "deviceClassName": "gpu", "allocationMode": "All" }));
     assert_eq!(
@@ -55,19 +56,12 @@ fn all_matching_devices_agreeing_attributes_and_the_first_alternative() {
         })
     };
     let beside = |claim: Value| {
-        let world = world(vec![with_devices(
-            "gpu",
-            8,
-            1.0,
-            json!({}),
-            devices.clone(),
-        )]);
+        let world = world(gpu_type(devices.clone()));
         let world = world.claim("a", claim).claim("b", only("n"));
-        planned(
-            &world
-                .with([using("a", "a").cpu("200m"), using("b", "b")])
-                .plan(),
-        )
+        let plan = world
+            .with([using("a", "a").cpu("200m"), using("b", "b")])
+            .plan();
+        planned(&plan)
     };
     assert_eq!(beside(pair("x/best")), ["a b on gpu"], "`n` is left");
     assert_eq!(

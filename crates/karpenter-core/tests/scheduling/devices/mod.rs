@@ -45,6 +45,11 @@ fn with_devices(
     instance_type
 }
 
+/// Returns an instance type whose nodes publish these devices.
+fn gpu_type(devices: Value) -> InstanceType {
+    with_devices("gpu", 8, 1.0, json!({}), devices)
+}
+
 fn plain(name: &str, cores: i64, price: f64) -> InstanceType {
     with_devices(name, cores, price, json!({}), json!([]))
 }
@@ -56,7 +61,7 @@ fn gpus(count: usize) -> Value {
 }
 
 /// Returns a world with a class `gpu` and a NodePool of these types, in which claims are served.
-fn world(types: Vec<InstanceType>) -> World {
+fn world(types: impl Types) -> World {
     let mut world = World::new().with_types(types);
     world.policy.ignore_dra_requests = false;
     world.cluster.apply_device_class(&read(json!({
@@ -68,10 +73,7 @@ fn world(types: Vec<InstanceType>) -> World {
 
 /// Returns an instance type without devices and a more expensive one with `count` devices.
 fn with_gpus(count: usize) -> World {
-    world(vec![
-        plain("plain", 8, 0.1),
-        with_devices("gpu", 8, 1.0, json!({}), gpus(count)),
-    ])
+    world([plain("plain", 8, 0.1), gpu_type(gpus(count))])
 }
 
 fn one() -> Value {

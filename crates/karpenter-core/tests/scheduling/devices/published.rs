@@ -12,10 +12,7 @@ use crate::fixture::*;
 fn a_published_device_of_a_node_is_used_before_a_new_node() {
     let on_node = |owner: &str, initialized: &str| {
         with_gpus(1)
-            .with(running_node("n").set(
-                "/metadata/labels/karpenter.sh~1initialized",
-                json!(initialized),
-            ))
+            .with(running_node("n").label(INITIALIZED, initialized))
             .slice("n", Some(owner), json!({ "nodeName": "n" }), gpus(1))
             .claim("c", one())
             .with(using("p", "c"))
@@ -59,7 +56,7 @@ fn until_a_node_is_initialized_it_has_the_devices_of_its_instance_type() {
 fn a_zonal_device_decides_the_zone_and_a_shared_claim_is_allocated_once() {
     let in_zone = |zone: &str| json!({ "nodeSelector": { "nodeSelectorTerms": [term(&[(ZONE, "In", &[zone])])] } });
     let zoned = || {
-        world(vec![plain("plain", 8, 0.1)])
+        world(plain("plain", 8, 0.1))
             .slice("one", None, in_zone(Z1), json!([{ "name": "a" }]))
             .slice("two", None, in_zone(Z2), json!([{ "name": "b" }]))
             .claim("any", one())
@@ -92,7 +89,7 @@ fn a_zonal_device_decides_the_zone_and_a_shared_claim_is_allocated_once() {
         .with([apart("p"), apart("q")]);
     assert_eq!(stuck.plan().unplaced.len(), 1);
     // A device accessible from all nodes is allocated once, for pods on different nodes.
-    let cluster_wide = world(vec![plain("plain", 8, 0.1)])
+    let cluster_wide = world(plain("plain", 8, 0.1))
         .slice("net", None, json!({ "allNodes": true }), gpus(1))
         .claim("c", one())
         .with([apart("p"), apart("q")]);
@@ -118,7 +115,7 @@ fn a_running_pod_keeps_its_device_and_a_pod_of_a_deleting_node_frees_it() {
         } else {
             (device.clone(), share("12Gi"), consumed.clone())
         };
-        let mut world = world(vec![plain("plain", 8, 0.1)])
+        let mut world = world(plain("plain", 8, 0.1))
             .slice("net", None, json!({ "allNodes": true }), devices)
             .claim_held("h", claims.clone(), status)
             .claim("c", claims)

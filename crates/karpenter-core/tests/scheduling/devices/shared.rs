@@ -3,7 +3,7 @@
 use karpenter_core::instance_type::InstanceType;
 use serde_json::{Value, json};
 
-use super::{Devices, exactly, one, planned, using, with_devices, world};
+use super::{Devices, exactly, gpu_type, one, planned, using, with_devices, world};
 
 /// Conformance: SCH-176
 #[test]
@@ -19,7 +19,7 @@ fn shares_of_a_device_fill_planned_nodes() {
         )
     };
     let serve = |claims: &[(&str, Value)]| {
-        let mut world = world(vec![with_devices("gpu", 8, 1.0, json!({}), device.clone())]);
+        let mut world = world(gpu_type(device.clone()));
         for (index, (name, devices)) in claims.iter().enumerate() {
             // Larger pods are placed first: the claims are served in this order.
             let cpu = format!("{}m", 900 - 100 * index);
@@ -67,7 +67,7 @@ fn partitions_draw_from_shared_counters() {
         with_devices("gpu", 8, 1.0, counters, json!(devices))
     };
     let serve = |instance_type: InstanceType, count: usize| {
-        let mut world = world(vec![instance_type]);
+        let mut world = world(instance_type);
         for name in ["a", "b", "c"].iter().take(count) {
             world = world.claim(name, one()).with(using(name, name));
         }

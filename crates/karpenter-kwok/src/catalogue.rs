@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const INSTANCE_SIZE: &str = "karpenter.kwok.sh/instance-size";
 /// The family of an instance type: the part before the first dot or dash of its name, else its first character.
 pub const INSTANCE_FAMILY: &str = "karpenter.kwok.sh/instance-family";
+/// The CPUs of an instance type.
 pub const INSTANCE_CPU: &str = "karpenter.kwok.sh/instance-cpu";
 /// The memory of an instance type as a quantity.
 pub const INSTANCE_MEMORY: &str = "karpenter.kwok.sh/instance-memory";

@@ -185,7 +185,11 @@ fn assert_usage_is_right(world: &World) {
     let [one, other] = [pod("p").volume("b"), pod("q").volume("c")];
     assert_eq!(fitting(&[pod("p").host_port(8080)]), 0, "the port is used");
     assert_eq!(fitting(&[pod("p").host_port(8081)]), 1);
-    assert_eq!(fitting(&[one.clone()]), 1, "room for one more volume");
+    assert_eq!(
+        fitting(std::slice::from_ref(&one)),
+        1,
+        "room for one more volume"
+    );
     assert_eq!(fitting(&[one, other]), 1, "and only one");
 }
 

@@ -9,7 +9,7 @@ use crate::fixture::*;
 /// Returns the zones of the first planned node.
 fn first_zones(plan: &Plan) -> Vec<String> {
     assert!(all_placed(plan));
-    first_values(&plan, ZONE)
+    first_values(plan, ZONE)
 }
 
 /// Returns a world of two zones in which nodes without room run these numbers of pods with a label.

@@ -45,9 +45,10 @@ impl Report<'_, '_> {
         let queue = self.queue;
         let mut reasons: FxHashMap<ClassId, Unschedulable> = FxHashMap::default();
         for queued in &queue.pods {
-            let (pod, buffer) = (queued.pod.key.clone(), queued.buffer);
+            let (key, buffer) = (&queued.pod.key, queued.buffer);
             let why = match queued.state {
                 PodState::Placed(Target::Node(index)) => {
+                    let pod = key.clone();
                     let node = self.solver.nodes[index].name.clone();
                     plan.existing.push(Placement { pod, node, buffer });
                     continue;
@@ -57,7 +58,7 @@ impl Report<'_, '_> {
                 }
                 PodState::Placed(Target::Planned(_)) => continue,
                 PodState::Waiting => {
-                    plan.undecided.push(pod);
+                    plan.undecided.push(key.clone());
                     continue;
                 }
                 PodState::Refused | PodState::Deferred => {
@@ -71,6 +72,7 @@ impl Report<'_, '_> {
                     }
                 }
             };
+            let pod = key.clone();
             plan.unplaced.push(Unplaced { pod, buffer, why });
         }
         plan

@@ -324,6 +324,13 @@ mod tests {
     }
 
     #[test]
+    fn durations_are_equal_if_their_values_are() {
+        let read = |text: &str| text.parse::<Duration>().unwrap();
+        assert_eq!(read("90m"), read("1h30m"));
+        assert_ne!(read("90m"), read("1h"));
+    }
+
+    #[test]
     fn go_s_grammar_is_parsed() {
         for (text, nanos) in [
             ("0", 0),

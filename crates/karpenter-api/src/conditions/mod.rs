@@ -393,7 +393,10 @@ mod tests {
         let mut claim = claim();
         claim.set_true("Launched", at(200));
         claim.set_true("Registered", at(300));
-        assert!(told(&claim, "Ready").ends_with(" Initialized=Unknown"));
+        assert_eq!(
+            told(&claim, "Ready"),
+            "Unknown ReconcilingDependents @100 g1 Initialized=Unknown"
+        );
         claim.set_true("Initialized", at(400));
         assert_eq!(told(&claim, "Ready"), "True Ready @400 g1 ");
     }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::{NodeClaim, NodePool, Operator};
 use karpenter_aws::api::{EC2NodeClass, ReservationType};
 use karpenter_aws_fake::CapacityReservation;
 use karpenter_core::provider::CloudProvider;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::world::{World, WorldOptions, ZONE};
@@ -135,6 +137,89 @@ async fn instances_that_left_their_reservation_are_labeled_on_demand() {
     world.patch::<Node>(&name, patch).await;
     assert!(!is_on_demand(&world.get::<Node>(&name).await.unwrap()));
     world.until("the node to be labeled", relabeled).await;
+    world.nothing_beyond_the_policy();
+}
+
+/// Creates a pod that kube-scheduler could not schedule, large enough to need its own m5.large.
+async fn waiting_pod(world: &World, name: &str) {
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let pod = json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeSelector": { "karpenter.sh/nodepool": "reserved" },
+            "containers": [{ "name": "c", "image": "pause", "resources": { "requests": { "cpu": "1500m" } } }],
+        },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let unschedulable =
+        json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" });
+    let patch = json!({ "status": { "phase": "Pending", "conditions": [unschedulable] } });
+    pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .unwrap();
+}
+
+/// Returns the values that a NodeClaim requires for this key.
+fn asked<'a>(claim: &'a NodeClaim, key: &str) -> Vec<&'a str> {
+    let all = claim.spec.requirements.iter();
+    let mut own = all.filter(|r| r.key == key && r.operator == Operator::In);
+    let values = own.next().map(|r| &r.values[..]).unwrap_or_default();
+    values.iter().map(String::as_str).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_nodes_are_planned_for_a_reservation_than_it_has_instances_left() {
+    let world = World::with_fake(
+        |b| b,
+        |fake| {
+            fake.add_capacity_reservation(CapacityReservation::new(PLAIN, "m5.large", ZONE, 2));
+        },
+        |_| {},
+    )
+    .await;
+    let terms = json!({ "capacityReservationSelectorTerms": [{ "id": PLAIN }] });
+    world.class("reserved", terms).await;
+    let one =
+        |key: &str, values: &[&str]| json!({ "key": key, "operator": "In", "values": values });
+    let requirements = json!([
+        one("node.kubernetes.io/instance-type", &["m5.large"]),
+        one("karpenter.sh/capacity-type", &["reserved", "on-demand"]),
+    ]);
+    world.pool("reserved", "reserved", requirements).await;
+    world
+        .until("a pool that is ready", async || {
+            let pool = world.get::<NodePool>("reserved").await?;
+            pool.is_true(types::READY).then_some(())
+        })
+        .await;
+    for name in ["a", "b", "c"] {
+        waiting_pod(&world, name).await;
+    }
+    let claims = world
+        .until("three instances", async || {
+            let claims = world.api::<NodeClaim>().list(&ListParams::default()).await;
+            let claims = claims.unwrap().items;
+            let launched = claims.iter().filter(|c| c.is_true(types::LAUNCHED));
+            (launched.count() == 3).then_some(claims)
+        })
+        .await;
+    let kind = "karpenter.sh/capacity-type";
+    let (reserved, others): (Vec<_>, Vec<_>) = claims
+        .iter()
+        .partition(|claim| asked(claim, OF_RESERVATIONS[0]) == [PLAIN]);
+    assert_eq!((reserved.len(), others.len()), (2, 1), "{claims:#?}");
+    for claim in reserved {
+        assert_eq!(asked(claim, kind), ["reserved"]);
+        assert_eq!(labels(claim)[kind], "reserved");
+    }
+    assert_eq!(asked(others[0], kind), ["on-demand"]);
+    assert!(is_on_demand(others[0]));
+    let created = world.metric_sum("karpenter_nodeclaims_created_total");
+    assert!(
+        (created - 3.0).abs() < 0.01,
+        "{created} claims for three instances"
+    );
     world.nothing_beyond_the_policy();
 }
 

@@ -349,6 +349,29 @@ async fn subnets_are_ordered_by_free_addresses_and_what_is_equal_by_id() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservations_are_in_the_status_and_refreshed_when_they_end() {
+    let world = World::new().await;
+    let mut reservation = CapacityReservation::new("cr-1", "m5.large", "us-west-2a", 3);
+    reservation.end = Some(Timestamp::now() + SignedDuration::from_secs(20));
+    world.fake.add_capacity_reservation(reservation);
+    let terms = json!([{ "id": "cr-1" }]);
+    world
+        .create(
+            "default",
+            json!({ "capacityReservationSelectorTerms": terms }),
+        )
+        .await;
+    let Next::After(wait) = world.reconcile("default").await.unwrap() else {
+        unreachable!("the class is requeued")
+    };
+    assert!(wait <= Duration::from_secs(20), "{wait:?}");
+    let class = world.get("default").await;
+    assert_eq!(class.status.capacity_reservations[0].id, "cr-1");
+    assert!(class.is_true(types::CAPACITY_RESERVATIONS_READY));
+    assert_eq!(world.aws.reservations.counts().left("cr-1"), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_gate_no_reservations_are_described() {
     let terms = json!([{ "id": "cr-1" }]);
     let world = World::with(|aws| aws, |s| s.reserved_capacity = false).await;

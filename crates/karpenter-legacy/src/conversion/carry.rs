@@ -119,6 +119,14 @@ mod tests {
     }
 
     #[test]
+    fn an_edit_overrides_a_carried_value() {
+        let entries = read(r#"[{"path":["spec","a"],"from":1,"to":2}]"#).unwrap();
+        let mut edited = json!({ "spec": { "a": 3 } });
+        apply(&entries, &mut edited);
+        assert_eq!(edited["spec"]["a"], 3);
+    }
+
+    #[test]
     fn entries_change_no_other_part_of_the_object() {
         let entries =
             read(r#"[{"path":["metadata","name"],"from":"a","to":"b"},{"path":["status"],"to":1},{"path":[],"to":1}]"#)

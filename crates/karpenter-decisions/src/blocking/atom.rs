@@ -254,10 +254,25 @@ fn selects(term: &AffinityTerm, pod: &Pod, snapshot: &Snapshot) -> bool {
 impl Atom {
     pub(super) fn side(&self) -> Side {
         match self {
+            Self::NodeSelector(_)
+            | Self::NodeAffinity(..)
+            | Self::Spread(_)
+            | Self::DefaultSpread
+            | Self::Affinity(_)
+            | Self::AntiAffinity(_)
+            | Self::HostPort(_)
+            | Self::Volume(_)
+            | Self::ResourceClaim(_)
+            | Self::Request(_)
+            | Self::Toleration(_) => Side::Pod,
+            Self::PoolState(..)
+            | Self::PoolRequirement(..)
+            | Self::PoolLabel(..)
+            | Self::MinValues(..)
+            | Self::Limit(..)
+            | Self::PoolTaint(..) => Side::Pool,
             Self::Unavailable(..) => Side::Offer,
             Self::DaemonSet(..) | Self::OtherAntiAffinity(..) => Side::Cluster,
-            of_pool if of_pool.pool().is_some() => Side::Pool,
-            _ => Side::Pod,
         }
     }
 

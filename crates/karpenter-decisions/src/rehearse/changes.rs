@@ -85,9 +85,6 @@ impl Intended {
     }
 }
 
-/// Whether a change is made.
-type Done = Result<(), InvalidPlan>;
-
 /// The namespace and the name of an object.
 type Key<'a> = (&'a str, &'a str);
 
@@ -110,7 +107,7 @@ fn namespace_or_default(namespace: Option<&str>) -> String {
 }
 
 impl Making {
-    fn make(&mut self, intent: &Intent) -> Done {
+    fn make(&mut self, intent: &Intent) -> Result<(), InvalidPlan> {
         match intent {
             Intent::Apply(object) => self.apply(object, 0),
             Intent::Delete(reference) => self.delete(reference),
@@ -133,7 +130,7 @@ impl Making {
         self.intended.notes.push(note);
     }
 
-    fn apply(&mut self, object: &Value, depth: usize) -> Done {
+    fn apply(&mut self, object: &Value, depth: usize) -> Result<(), InvalidPlan> {
         let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
         let group = version.split_once('/').map_or("", |(group, _)| group);
         if kind == "List" && depth < NESTED {
@@ -184,7 +181,7 @@ impl Making {
         classes.any(|class| class.group == group && class.kind == kind)
     }
 
-    fn apply_node_pool(&mut self, name: &str, object: &Value) -> Done {
+    fn apply_node_pool(&mut self, name: &str, object: &Value) -> Result<(), InvalidPlan> {
         let of = format!("NodePool {name}");
         let snapshot = self.cluster.snapshot();
         let known = snapshot.node_pool(name);
@@ -222,7 +219,7 @@ impl Making {
     }
 
     /// Adds or replaces a NodePool as the change `pool=` does.
-    fn add_pool(&mut self, of: &str, pool: NodePool) -> Done {
+    fn add_pool(&mut self, of: &str, pool: NodePool) -> Result<(), InvalidPlan> {
         let class = pool.spec.template.spec.node_class_ref.clone();
         self.make_change(&Change::Pool(Box::new(pool)))
             .map_err(|_| {
@@ -244,7 +241,7 @@ impl Making {
         Ok(())
     }
 
-    fn if_(&mut self, text: &str) -> Done {
+    fn if_(&mut self, text: &str) -> Result<(), InvalidPlan> {
         let change: Change = text.parse()?;
         match &change {
             Change::Tolerate(_) | Change::Drop(_) => {
@@ -274,7 +271,7 @@ impl Making {
         Ok(())
     }
 
-    fn apply_overlay(&mut self, name: &str, object: &Value) -> Done {
+    fn apply_overlay(&mut self, name: &str, object: &Value) -> Result<(), InvalidPlan> {
         let of = format!("NodeOverlay {name}");
         let snapshot = self.cluster.snapshot();
         let mut overlays = snapshot.node_overlays();
@@ -306,7 +303,11 @@ impl Making {
         self.note(why.into());
     }
 
-    fn apply_budget(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
+    fn apply_budget(
+        &mut self,
+        (namespace, name): Key<'_>,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
         let of = format!("PodDisruptionBudget {namespace}/{name}");
         let mut budget: PodDisruptionBudget = admission::read(&of, object)?;
         let spec = budget.spec.as_ref();
@@ -329,7 +330,11 @@ impl Making {
         Ok(())
     }
 
-    fn apply_deployment(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
+    fn apply_deployment(
+        &mut self,
+        (namespace, name): Key<'_>,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
         let workload = workload("Deployment", namespace, name);
         let deployment: apps::Deployment = admission::read(&workload.to_string(), object)?;
         let spec = deployment.spec.unwrap_or_default();
@@ -351,7 +356,11 @@ impl Making {
         Ok(())
     }
 
-    fn apply_stateful_set(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
+    fn apply_stateful_set(
+        &mut self,
+        (namespace, name): Key<'_>,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
         let workload = workload("StatefulSet", namespace, name);
         let set: apps::StatefulSet = admission::read(&workload.to_string(), object)?;
         let spec = set.spec.unwrap_or_default();
@@ -390,7 +399,11 @@ impl Making {
         self.tell(&workload.to_string(), &applied.what);
     }
 
-    fn apply_daemon_set(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
+    fn apply_daemon_set(
+        &mut self,
+        (namespace, name): Key<'_>,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
         let of = format!("DaemonSet {namespace}/{name}");
         let mut set: apps::DaemonSet = admission::read(&of, object)?;
         set.metadata.namespace = Some(namespace.to_owned());
@@ -416,7 +429,11 @@ impl Making {
         Ok(())
     }
 
-    fn apply_buffer(&mut self, (namespace, name): Key<'_>, object: &Value) -> Done {
+    fn apply_buffer(
+        &mut self,
+        (namespace, name): Key<'_>,
+        object: &Value,
+    ) -> Result<(), InvalidPlan> {
         let of = format!("CapacityBuffer {namespace}/{name}");
         let known = (&self.cluster.snapshot(), &self.intended.workloads);
         let pods = buffers::resolve(&of, (namespace, name), object, &self.templates, known)?;
@@ -433,7 +450,7 @@ impl Making {
         Ok(())
     }
 
-    fn scale(&mut self, scale: &Scale) -> Done {
+    fn scale(&mut self, scale: &Scale) -> Result<(), InvalidPlan> {
         let namespace = namespace_or_default(scale.namespace.as_deref());
         if !["Deployment", "StatefulSet", "ReplicaSet"].contains(&scale.kind.as_str()) {
             let why = "Deployment, StatefulSet and ReplicaSet can be scaled";
@@ -446,7 +463,7 @@ impl Making {
         Ok(())
     }
 
-    fn delete(&mut self, reference: &ObjectReference) -> Done {
+    fn delete(&mut self, reference: &ObjectReference) -> Result<(), InvalidPlan> {
         let ObjectReference { kind, name, .. } = reference;
         let namespace = namespace_or_default(reference.namespace.as_deref());
         let mut of = format!("{kind} {namespace}/{name}");
@@ -487,7 +504,7 @@ impl Making {
         Ok(())
     }
 
-    fn remove_node(&mut self, name: &str) -> Done {
+    fn remove_node(&mut self, name: &str) -> Result<(), InvalidPlan> {
         let of = format!("Node {name}");
         let snapshot = self.cluster.snapshot();
         let node = snapshot.node(name);

@@ -45,6 +45,7 @@ pub struct Args {
 
 /// How many ids an error names.
 const NAMED: usize = 10;
+
 impl Args {
     /// Replays and prints; returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {

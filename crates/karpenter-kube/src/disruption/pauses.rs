@@ -155,7 +155,10 @@ mod tests {
         ] {
             let value = value.map(String::as_str);
             let expected = format!("DisruptionPaused Disruption is {expected}");
-            assert_eq!(look(&mut pauses, value, now), [expected.clone()]);
+            assert_eq!(
+                look(&mut pauses, value, now),
+                std::slice::from_ref(&expected)
+            );
             assert!(look(&mut pauses, value, now).is_empty(), "{expected}");
         }
     }

@@ -12,7 +12,8 @@
 //! 6. `report`: the placements become a [`Plan`], with the reason for every pod that was not placed.
 //!
 //! `pass` takes steps 2 to 6; `search` places the pods again and again, in other orders, and keeps the best plan by `objective`,
-//! until none can be better by `bound`.
+//! until none can be better by `bound`. A step uses those before it, and never one
+//! after it; all know `request`, and `reasons`, why something was not placed.
 
 mod bound;
 mod compile;
@@ -21,6 +22,7 @@ mod pass;
 mod place;
 mod pods;
 mod random;
+mod reasons;
 mod repack;
 mod report;
 mod request;
@@ -28,14 +30,12 @@ mod search;
 mod topology;
 
 pub use compile::solver::Solver;
-pub use report::plan::{
-    EffectiveZone, IgnoredPod, Objective, Placement, Plan, PoolReport, Unplaced,
-};
-pub use report::planned_node_claim::{CheapestOffering, PlannedNodeClaim};
-pub use report::reasons::{
+pub use reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, InvalidNodePool, PoolIncompatibility,
-    PoolOutcome, Requested, Shortage, TopologyConstraint, Unschedulable,
+    PoolOutcome, PoolReport, Requested, Shortage, TopologyConstraint, Unschedulable,
 };
+pub use report::plan::{EffectiveZone, IgnoredPod, Objective, Placement, Plan, Unplaced};
+pub use report::planned_node_claim::{CheapestOffering, PlannedNodeClaim};
 pub use request::{
     Cancel, DefaultSpread, MinValuesPolicy, Packing, PodSet, Policy, PreferencePolicy, Progress,
     Query, ReservedMode,

@@ -15,10 +15,13 @@ use crate::dra::Inventory;
 use crate::pod::{Shape, Toleration};
 use crate::requirements::{Requirement, Requirements};
 use crate::schedule::compile::algebra::{Algebra, ReqId};
+use crate::schedule::compile::base_counts::BaseCounts;
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::capacity_index::CapacityIndex;
 use crate::schedule::compile::catalogue::{Catalogue, Reservations};
+use crate::schedule::compile::group_identity::{GroupIdentity, GroupKind, NodeFilter, is_hostname};
 use crate::schedule::compile::ids::{CatalogueId, NodeIdx, TemplateId};
+use crate::schedule::compile::label_domains::{LabelDomains, TermDomains};
 use crate::schedule::compile::memo::Memo;
 use crate::schedule::compile::nodes::bound_pods::BoundPods;
 use crate::schedule::compile::nodes::{ExistingNode, Nodes, existing_nodes};
@@ -26,12 +29,8 @@ use crate::schedule::compile::pools::daemons::{Daemon, daemons};
 use crate::schedule::compile::pools::template::Template;
 use crate::schedule::compile::pools::{Pools, Usage, is_soft};
 use crate::schedule::compile::vectors::Dimensions;
-use crate::schedule::report::plan::PoolReport;
+use crate::schedule::reasons::PoolReport;
 use crate::schedule::request::{Policy, Query};
-use crate::schedule::topology::group::{
-    BaseCounts, GroupIdentity, GroupKind, NodeFilter, is_hostname,
-};
-use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 use crate::taints::untolerated;
 
 type NamedNodes = (Arc<[String]>, Arc<Bits<NodeIdx>>);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{KeyId, ReqId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, Target};
 use crate::schedule::place::placement::{Manner, Placement};
 use crate::schedule::place::planned_node::Narrowed;
@@ -22,7 +23,7 @@ use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::class::Class;
 use crate::schedule::topology::choices::{Choices, Domains};
-use crate::schedule::topology::group::{Among, DomainQuery, GroupKind};
+use crate::schedule::topology::group::{Among, DomainQuery};
 
 impl Placement<'_, '_> {
     /// Tells the topology that the requirements of a planned node may have changed, and does what follows.

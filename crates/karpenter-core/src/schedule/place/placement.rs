@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::pod::ports_conflict;
 use crate::schedule::compile::bits::{Bits, members};
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{
     NodeIdx, PlannedId, PodIdx, ReservationId, Target, TemplateId,
 };
@@ -30,7 +31,7 @@ use crate::schedule::place::variant::{RefusedBy, Variant};
 use crate::schedule::pods::class::{Class, PodState};
 use crate::schedule::topology::choices::Choices;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{Among, DomainQuery, GroupKind};
+use crate::schedule::topology::group::{Among, DomainQuery};
 
 /// How pods are placed where the constraints leave a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

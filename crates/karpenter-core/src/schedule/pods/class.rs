@@ -1,7 +1,7 @@
 //! Classes of pods: pods that are equal in everything the solver reads, identity apart.
 //!
 //! What is known about a class has three lifetimes: the [`Class`] is formed from the shape of its pods, its [`Links`] to topology
-//! groups are completed once all classes are known, and the [`Placer`](crate::schedule::place::placer::Placer) keeps its progress.
+//! groups are completed once all classes are known, and the `Placer` of `place` keeps its progress.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::pod::Shape;
 use crate::requirements::Requirements;
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::ids::{GroupId, Target};
-use crate::schedule::report::reasons::Unschedulable;
+use crate::schedule::reasons::Unschedulable;
 
 /// The state of a pod in the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::schedule::compile::solver::Solver;
 use crate::schedule::pods::class::{Class, Links, PodState};
 use crate::schedule::pods::queue::{PodQueue, QueuedPod};
 use crate::schedule::pods::volumes::Volumes;
-use crate::schedule::report::reasons::Unschedulable;
+use crate::schedule::reasons::Unschedulable;
 use crate::schedule::request::{PodSet, Query};
 
 /// A pod with its sort keys.

@@ -24,6 +24,7 @@ use rustc_hash::FxHashMap;
 
 use crate::schedule::compile::algebra::SetId;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{ClassId, PlannedId, PodIdx, RowId, TemplateId};
 use crate::schedule::compile::solver::Solver;
 use crate::schedule::objective::SAME_PRICE;
@@ -34,7 +35,6 @@ use crate::schedule::pods::queue::PodQueue;
 use crate::schedule::random::Random;
 use crate::schedule::repack::packing::{Bins, Kind, Offer, Packer, RequirementGroup, learn};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::GroupKind;
 
 /// A planned node is kept if it costs at most this many times the worth of its pods.
 const WASTEFUL_FROM: f64 = 1.02;

@@ -15,11 +15,11 @@ use crate::schedule::compile::pools::template::UnmetMinValues;
 use crate::schedule::place::refusal::Refusal;
 use crate::schedule::place::variant::{RefusedBy, Variant};
 use crate::schedule::pods::class::Class;
-use crate::schedule::report::Report;
-use crate::schedule::report::reasons::{
+use crate::schedule::reasons::{
     ExceededLimit, Incompatibility, InstanceTypeMismatch, PoolIncompatibility, Requested, Shortage,
     Unschedulable,
 };
+use crate::schedule::report::Report;
 use crate::taints::Taint;
 
 /// A million cores, in millicores.

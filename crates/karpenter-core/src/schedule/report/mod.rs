@@ -6,7 +6,6 @@ pub(crate) mod explain;
 pub(crate) mod node_claims;
 pub(crate) mod plan;
 pub(crate) mod planned_node_claim;
-pub(crate) mod reasons;
 pub(crate) mod zones;
 
 use index_vec::IndexVec;
@@ -18,8 +17,8 @@ use crate::schedule::place::planned_node::PlannedNodes;
 use crate::schedule::place::row_cache::RowCache;
 use crate::schedule::place::variant::Variant;
 use crate::schedule::pods::queue::PodQueue;
+use crate::schedule::reasons::Unschedulable;
 use crate::schedule::topology::domains::Topology;
-use reasons::Unschedulable;
 
 /// The result of a pass. Only caches change while it is reported.
 pub(crate) struct Report<'p, 'a> {

@@ -17,10 +17,10 @@ use crate::schedule::compile::ids::{
 };
 use crate::schedule::place::planned_node::PlannedNode;
 use crate::schedule::pods::class::PodState;
+use crate::schedule::reasons::Unschedulable;
 use crate::schedule::report::Report;
 use crate::schedule::report::plan::{Placement, Plan, Unplaced};
 use crate::schedule::report::planned_node_claim::{CheapestOffering, PlannedNodeClaim, Shape};
-use crate::schedule::report::reasons::Unschedulable;
 use crate::schedule::request::MinValuesPolicy;
 
 /// What planned nodes with the same template, requirements, rows and reservations share.

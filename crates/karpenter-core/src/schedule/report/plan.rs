@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::planned_node_claim::PlannedNodeClaim;
-use super::reasons::{PoolOutcome, Unschedulable};
 use crate::pod::{PodIgnored, PodKey};
+use crate::schedule::reasons::{PoolReport, Unschedulable};
 
 /// The placements of a scheduling pass, and the nodes it plans to launch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,16 +98,6 @@ pub struct Unplaced {
     pub buffer: bool,
     /// Why.
     pub why: Unschedulable,
-}
-
-/// The outcome of a NodePool in a scheduling pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolReport {
-    /// The NodePool.
-    pub node_pool: String,
-    /// Whether it was used, or why not.
-    pub outcome: PoolOutcome,
 }
 
 /// The zones in which a pending pod can be placed.

@@ -8,10 +8,11 @@ use smallvec::SmallVec;
 
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId};
 use crate::schedule::pods::class::Owned;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{DomainQuery, GroupKind};
+use crate::schedule::topology::group::DomainQuery;
 
 /// The domains of an axis that all constraints admit, before a particular node is considered.
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@
 
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{DomainId, GroupId, PlannedId};
 use crate::schedule::topology::choices::{Choices, HostnameRule};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{Among, DomainQuery, Group, GroupKind, Targets};
+use crate::schedule::topology::group::{Among, DomainQuery, Group, Targets};
 
 impl Topology<'_> {
     /// Returns the domains of a group that a pod may be placed in, before a particular node is considered.

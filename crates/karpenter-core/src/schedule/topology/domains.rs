@@ -10,9 +10,10 @@ use rustc_hash::FxHashMap;
 use crate::requirements::{Operator, Requirement};
 use crate::schedule::compile::algebra::{Algebra, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::{GroupIdentity, is_hostname};
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, NodeIdx, PlannedId};
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::topology::group::{Axis, Group, GroupIdentity, is_hostname};
+use crate::schedule::topology::group::{Axis, Group};
 use crate::schedule::topology::on_planned::OnPlanned;
 
 /// The topology constraints of a pass, and the pods counted by them.
@@ -23,7 +24,7 @@ pub(crate) struct Topology<'a> {
     axis_ids: FxHashMap<String, AxisId>,
     pub(crate) groups: IndexVec<GroupId, Group>,
     pub(super) group_ids: FxHashMap<Arc<GroupIdentity>, GroupId>,
-    /// Whether choices are those of upstream; see [`Manner`](crate::schedule::place::placement::Manner).
+    /// Whether choices are those of upstream; see `Manner` of `place`.
     pub(super) upstreams: bool,
     /// The existing nodes, without those treated as deleted.
     pub(super) present: Arc<Bits<NodeIdx>>,

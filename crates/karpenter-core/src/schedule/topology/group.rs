@@ -8,235 +8,19 @@
 //! DIFFERS: identity includes minDomains and the values of the node filter; the values of NotIn requirements are not domains;
 //! a NodePool that a pod excludes adds no domains for it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use index_vec::{Idx, IndexVec};
-use karpenter_api::labels::HOSTNAME;
-use karpenter_api::validation::WellKnown;
 use rustc_hash::FxHashMap;
 
-use crate::cluster::Snapshot;
-use crate::pod::{AffinityTerm, LabelSelector, Pod, Toleration};
-use crate::requirements::{LabelNames, Requirements};
 use crate::schedule::compile::algebra::{KeyId, ReqId, SetId};
+use crate::schedule::compile::base_counts::BaseCounts;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::{GroupIdentity, GroupKind, is_hostname};
 use crate::schedule::compile::ids::{AxisId, DomainId, NodeIdx, PlannedId, Target};
+use crate::schedule::compile::label_domains::{LabelDomains, TermDomains};
 use crate::schedule::pods::class::Class;
-use crate::schedule::report::reasons::TopologyConstraint;
-use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
-
-/// The kind of constraint of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum GroupKind {
-    Spread,
-    Affinity,
-    Anti,
-    Inverse,
-}
-
-impl GroupKind {
-    /// Reports whether the pods of the group exclude others from their domain.
-    pub(crate) fn keeps_away(self) -> bool {
-        matches!(self, Self::Anti | Self::Inverse)
-    }
-}
-
-/// Namespaces by name and by label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub(crate) struct Namespaces {
-    pub(crate) list: Vec<String>,
-    pub(crate) selector: Option<LabelSelector>,
-}
-
-impl Namespaces {
-    fn of(term: &AffinityTerm) -> Self {
-        Self {
-            list: term.namespaces.clone(),
-            selector: term.namespace_selector.clone(),
-        }
-    }
-
-    /// Reports whether `namespace` is in the list or matches the selector.
-    pub(crate) fn contain(&self, namespace: &str, snapshot: &Snapshot) -> bool {
-        if self.list.iter().any(|listed| listed == namespace) {
-            return true;
-        }
-        self.selector.as_ref().is_some_and(|selector| {
-            let labels = snapshot.namespace_labels(namespace);
-            labels.map_or_else(
-                || selector.matches(&BTreeMap::new()),
-                |labels| selector.matches(labels),
-            )
-        })
-    }
-}
-
-/// Filters the nodes that count for a spread constraint.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct NodeFilter {
-    /// Node selector with each alternative, if the node affinity policy is Honor; each with the labels of the pod's other spread
-    /// constraints, which kube-scheduler requires of a node that it counts.
-    pub(crate) terms: Option<Vec<Requirements>>,
-    /// Whether the node affinity policy is Honor and the pod has a node selector or node affinity.
-    pub(crate) honors_affinity: bool,
-    /// Tolerations, if the node taints policy is Honor.
-    pub(crate) tolerations: Option<Vec<Toleration>>,
-}
-
-/// The parts in which two constraints must be equal to share a group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GroupIdentity {
-    pub(crate) kind: GroupKind,
-    pub(crate) key: String,
-    pub(crate) namespaces: Namespaces,
-    pub(crate) selector: LabelSelector,
-    /// Namespaces and selectors that a counted pod must match as well: kube-scheduler lets pods count for a required affinity
-    /// term only if they match all of them.
-    pub(crate) also: Vec<(Namespaces, LabelSelector)>,
-    pub(crate) max_skew: i32,
-    pub(crate) min_domains: Option<i32>,
-    pub(crate) filter: NodeFilter,
-}
-
-impl GroupIdentity {
-    pub(crate) fn affinity(kind: GroupKind, term: &AffinityTerm, names: &WellKnown) -> Self {
-        Self {
-            kind,
-            key: names.canonical_key(&term.topology_key).to_owned(),
-            namespaces: Namespaces::of(term),
-            selector: term.selector.clone(),
-            also: Vec::new(),
-            max_skew: 0,
-            min_domains: None,
-            filter: NodeFilter::default(),
-        }
-    }
-
-    /// Returns the identity of one of a pod's required affinity terms; it counts pods that match all of those terms.
-    ///
-    /// DIFFERS: upstream counts pods that match this term, whether or not they match the others.
-    pub(crate) fn required_affinity(
-        term: &AffinityTerm,
-        all: &[AffinityTerm],
-        names: &WellKnown,
-    ) -> Self {
-        let own = (Namespaces::of(term), term.selector.clone());
-        let others = all
-            .iter()
-            .map(|other| (Namespaces::of(other), other.selector.clone()));
-        let mut also: Vec<_> = others.filter(|other| *other != own).collect();
-        also.sort();
-        also.dedup();
-        Self {
-            also,
-            ..Self::affinity(GroupKind::Affinity, term, names)
-        }
-    }
-
-    pub(crate) fn inverse(term: &AffinityTerm, names: &WellKnown) -> Self {
-        Self::affinity(GroupKind::Inverse, term, names)
-    }
-
-    /// Compares groups without a node filter, as a total order.
-    pub(crate) fn order(&self, other: &Self) -> std::cmp::Ordering {
-        (self.kind, &self.key, &self.namespaces, &self.selector).cmp(&(
-            other.kind,
-            &other.key,
-            &other.namespaces,
-            &other.selector,
-        ))
-    }
-
-    /// Reports whether pods with these labels are counted (for Inverse: excluded).
-    pub(crate) fn selects(
-        &self,
-        namespace: &str,
-        labels: &BTreeMap<String, String>,
-        snapshot: &Snapshot,
-    ) -> bool {
-        self.selector.matches(labels)
-            && self.namespaces.contain(namespace, snapshot)
-            && self.also.iter().all(|(namespaces, selector)| {
-                selector.matches(labels) && namespaces.contain(namespace, snapshot)
-            })
-    }
-
-    /// Reports whether the group counts a bound pod: by its labels, or (for Inverse) by the pod's own anti-affinity terms.
-    pub(crate) fn counts(&self, pod: &Pod, snapshot: &Snapshot) -> bool {
-        let shape = &pod.shape;
-        match self.kind {
-            GroupKind::Inverse => {
-                let names = &snapshot.config().well_known;
-                let mut terms = shape.required_anti_affinity.iter();
-                terms.any(|term| Self::inverse(term, names) == *self)
-            }
-            _ => self.selects(&shape.namespace, &shape.labels, snapshot),
-        }
-    }
-}
-
-/// The pods that a group counts before a pass, on all nodes. Passes share it and keep what they change.
-#[derive(Debug, Default)]
-pub(crate) struct BaseCounts {
-    /// Nodes with counted pods, ascending, and how many.
-    places: Vec<(NodeIdx, u32)>,
-    /// Existing nodes that pass the node filter; `None` is all.
-    pub(crate) passing: Option<Arc<Bits<NodeIdx>>>,
-    /// Counts by domain of the nodes' labels; empty for hostname.
-    counts: IndexVec<DomainId, u32>,
-    /// For hostname: the nodes with a count, those at the skew, and those over it.
-    populated: Arc<Bits<NodeIdx>>,
-    full: Arc<Bits<NodeIdx>>,
-    over: Arc<Bits<NodeIdx>>,
-}
-
-impl BaseCounts {
-    /// Counts pods in `places`, ascending, of which nodes that do not pass are left out. Without `domains` the nodes are the
-    /// domains.
-    pub(crate) fn new(
-        mut places: Vec<(NodeIdx, u32)>,
-        passing: Option<Arc<Bits<NodeIdx>>>,
-        domains: Option<&LabelDomains>,
-        max_skew: i32,
-    ) -> Self {
-        if let Some(passing) = &passing {
-            places.retain(|(node, _)| passing.contains(*node));
-        }
-        let mut base = Self {
-            passing,
-            ..Self::default()
-        };
-        match domains {
-            Some(domains) => {
-                base.counts = index_vec::index_vec![0; domains.names.len()];
-                for (node, number) in &places {
-                    if let Some(domain) = domains.of_node[*node] {
-                        base.counts[domain] += number;
-                    }
-                }
-            }
-            None => {
-                let nodes = |counts: &dyn Fn(i64) -> bool| {
-                    let there = places.iter().filter(|(_, count)| counts(i64::from(*count)));
-                    Arc::new(there.map(|(node, _)| *node).collect::<Bits<NodeIdx>>())
-                };
-                let skew = i64::from(max_skew);
-                base.populated = nodes(&|_| true);
-                base.full = nodes(&|count| count >= skew);
-                base.over = nodes(&|count| count > skew);
-            }
-        }
-        base.places = places;
-        base
-    }
-
-    /// Returns how many pods are counted on a node.
-    fn on(&self, node: NodeIdx) -> u32 {
-        let place = self.places.binary_search_by_key(&node, |(node, _)| *node);
-        place.map_or(0, |place| self.places[place].1)
-    }
-}
+use crate::schedule::reasons::TopologyConstraint;
 
 /// A label whose values are domains.
 #[derive(Clone, Debug)]
@@ -520,9 +304,4 @@ impl Group {
             GroupKind::Anti | GroupKind::Inverse => TopologyConstraint::AntiAffinity,
         }
     }
-}
-
-/// Reports whether the domains of a key are the nodes themselves.
-pub(crate) fn is_hostname(key: &str) -> bool {
-    key == HOSTNAME
 }

@@ -4,11 +4,11 @@ use karpenter_api::validation::WellKnown;
 
 use crate::pod::{Shape, SpreadConstraint, Toleration, Weighted};
 use crate::requirements::{LabelNames, Operator, Requirement, Requirements};
-use crate::schedule::compile::solver::Solver;
-use crate::schedule::request::PreferencePolicy;
-use crate::schedule::topology::group::{
+use crate::schedule::compile::group_identity::{
     GroupIdentity, GroupKind, Namespaces, NodeFilter, is_hostname,
 };
+use crate::schedule::compile::solver::Solver;
+use crate::schedule::request::PreferencePolicy;
 
 impl GroupIdentity {
     /// Returns the identity of a spread constraint of a pod whose node selector and affinity are `terms`; `keys` are labels that

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::pod::Pod;
 use crate::schedule::compile::algebra::Algebra;
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{GroupId, NodeIdx, Target};
 use crate::schedule::compile::nodes::bound_pods::Staying;
 use crate::schedule::pods::class::Class;
 use crate::schedule::pods::queue::{PodQueue, QueuedPod};
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::GroupKind;
 use crate::taints::untolerated;
 
 impl Topology<'_> {

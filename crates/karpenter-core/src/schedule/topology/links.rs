@@ -6,13 +6,13 @@ use rustc_hash::FxHashMap;
 use crate::pod::SpreadConstraint;
 use crate::requirements::{Operator, Requirement, Requirements};
 use crate::schedule::compile::algebra::Algebra;
+use crate::schedule::compile::group_identity::{GroupIdentity, GroupKind};
 use crate::schedule::compile::ids::{ClassId, GroupId};
 use crate::schedule::compile::node_affinity::with_term;
 use crate::schedule::pods::class::{BindOrder, Class, Links, Owned};
 use crate::schedule::pods::defaults::spread_of;
 use crate::schedule::request::PreferencePolicy;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::{GroupIdentity, GroupKind};
 use crate::schedule::topology::identities::{
     heaviest_first, keys_of_counted_nodes, own_constraints,
 };

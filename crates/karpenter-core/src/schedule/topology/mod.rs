@@ -6,7 +6,6 @@ pub(crate) mod domains;
 pub(crate) mod group;
 pub(crate) mod identities;
 pub(crate) mod initial_counts;
-pub(crate) mod label_domains;
 pub(crate) mod links;
 pub(crate) mod on_planned;
 pub(crate) mod term_domains;

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use crate::requirements::Operator;
 use crate::schedule::compile::algebra::{Algebra, KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
+use crate::schedule::compile::group_identity::GroupKind;
 use crate::schedule::compile::ids::{AxisId, DomainId, GroupId, PlannedId, Target, TemplateId};
 use crate::schedule::pods::class::Class;
 use crate::schedule::topology::domains::Topology;
-use crate::schedule::topology::group::GroupKind;
 use crate::taints::untolerated;
 
 /// A planned node as the groups see it.

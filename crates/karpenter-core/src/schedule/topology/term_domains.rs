@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::schedule::compile::algebra::{Algebra, KeyId, ReqId, SetId};
 use crate::schedule::compile::bits::Bits;
 use crate::schedule::compile::catalogue::Catalogue;
+use crate::schedule::compile::group_identity::NodeFilter;
 use crate::schedule::compile::ids::{DomainId, RowId};
+use crate::schedule::compile::label_domains::{LabelDomains, TermDomains};
 use crate::schedule::compile::pools::template::Template;
 use crate::schedule::compile::solver::Solver;
-use crate::schedule::topology::group::NodeFilter;
-use crate::schedule::topology::label_domains::{LabelDomains, TermDomains};
 use crate::taints::untolerated;
 
 impl Solver {

@@ -9,9 +9,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::cluster::Snapshot;
 use crate::cluster::pdb::leaving_pods;
 use crate::pod::{Pod, Shape};
+use crate::schedule::compile::group_identity::GroupIdentity;
 use crate::schedule::compile::ids::NodeIdx;
 use crate::schedule::compile::nodes::{ExistingNode, Nodes};
-use crate::schedule::topology::group::GroupIdentity;
 
 /// The key and the value of a label.
 type Label = (Box<str>, Box<str>);

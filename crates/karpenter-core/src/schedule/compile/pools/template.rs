@@ -18,7 +18,7 @@ use crate::schedule::compile::catalogue::Catalogue;
 use crate::schedule::compile::ids::{CatalogueId, RowId};
 use crate::schedule::compile::pools::daemons::Daemon;
 use crate::schedule::compile::vectors::{Dimensions, subtract};
-use crate::schedule::report::reasons::PoolOutcome;
+use crate::schedule::reasons::PoolOutcome;
 use crate::schedule::request::MinValuesPolicy;
 use crate::taints::{Taint, untolerated};
 

@@ -354,6 +354,16 @@ impl fmt::Display for InstanceTypeMismatch {
     }
 }
 
+/// The outcome of a NodePool in a scheduling pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolReport {
+    /// The NodePool.
+    pub node_pool: String,
+    /// Whether it was used, or why not.
+    pub outcome: PoolOutcome,
+}
+
 /// Whether a NodePool could launch nodes in a scheduling pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

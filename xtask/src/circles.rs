@@ -2,7 +2,8 @@
 //!
 //! A file imports another if it uses an item that is defined there: the path of the import is followed through re-exports. Calls
 //! through a child module (`child::call()`) count, tests and re-exports do not. A circle is a set of files of which each imports
-//! each other one, directly or through others: none of them can be read or changed alone.
+//! each other one, directly or through others: none of them can be read or changed alone. The parts of some folders are layers: no two
+//! of them may be in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +21,9 @@ const MAX_FILES: usize = 3;
 /// goes when its circle does; none is added.
 const KNOWN: [(&str, &str, usize); 1] = [("tests/aws-fake", "ec2", 9)];
 
+/// Folders whose parts, which are files and folders, are layers: package and folder.
+const LAYERED: [(&str, &[&str]); 1] = [("crates/karpenter-core", &["schedule"])];
+
 /// The path of a module from the crate's root.
 type Module = Vec<String>;
 /// Which files a file imports.
@@ -32,6 +36,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
         let graph = graph(&sources(&root.join(&package).join("src"))?)?;
         let arrows: usize = graph.values().map(BTreeSet::len).sum();
         let package = package.display().to_string();
+        for (_, folder) in LAYERED.iter().filter(|layered| layered.0 == package) {
+            if let Some(circle) = circles(&parts(&graph, folder)).first() {
+                bail!("{package}: the layers {circle:?} of {folder:?} import each other");
+            }
+        }
         println!(
             "{package}: {} files, {arrows} imports, circles:",
             graph.len()
@@ -43,6 +52,23 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
         }
     }
     check(&found, &KNOWN)
+}
+
+/// Returns which parts of a folder import which; the folder's own file is none of them.
+fn parts(graph: &Graph, folder: &[&str]) -> Graph {
+    let part = |module: &Module| {
+        let inside = module.get(..folder.len())? == folder;
+        let name = module.get(folder.len()).filter(|_| inside)?;
+        Some(vec![name.clone()])
+    };
+    let mut found = Graph::new();
+    for (module, imports) in graph {
+        if let Some(from) = part(module) {
+            let to = imports.iter().filter_map(part).filter(|to| *to != from);
+            found.entry(from.clone()).or_default().extend(to);
+        }
+    }
+    found
 }
 
 /// Fails unless the circles with too many files are those that are known, with their numbers of files.
@@ -344,6 +370,23 @@ mod tests {
             ("b", "use crate::a::Item;"),
         ]);
         assert_eq!(circle, [["a::inner", "b"]]);
+    }
+
+    #[test]
+    fn layers_are_the_parts_of_a_folder_and_its_own_file_is_none() {
+        let arrows = [
+            ("a", "a::x::one"),
+            ("a::x::one", "a::y"),
+            ("a::y", "b"),
+            ("b", "a::x::two"),
+        ];
+        let path = |text: &str| text.split("::").map(str::to_owned).collect::<Module>();
+        let arrow = |(from, to): (&str, &str)| (path(from), BTreeSet::from([path(to)]));
+        let mut graph: Graph = arrows.map(arrow).into();
+        let layers = |graph: &Graph| circles(&parts(graph, &["a"])).len();
+        assert_eq!((circles(&graph).len(), layers(&graph)), (0, 0));
+        graph.insert(path("a::y"), BTreeSet::from([path("a::x::two")]));
+        assert_eq!((circles(&graph).len(), layers(&graph)), (0, 1));
     }
 
     #[test]

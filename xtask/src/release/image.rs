@@ -2,6 +2,8 @@
 //! with the binary. No shell, no package manager, user 65532.
 //!
 //! The C library is the one of this computer, or of the cross toolchain: what the binary was linked with.
+//!
+//! Written here, and not by the Dockerfile, for the same bytes in each run, and without a daemon.
 
 use std::collections::BTreeSet;
 use std::fs;

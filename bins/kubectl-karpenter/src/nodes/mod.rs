@@ -1,4 +1,6 @@
 //! `kubectl karpenter nodes`: nodes with their usage, price and the reason why each is kept, live in a terminal.
+//!
+//! Users of eks-node-viewer expect it, also where no browser reaches the cluster; the columns and reasons are those of the dashboard.
 
 mod columns;
 mod decisions;

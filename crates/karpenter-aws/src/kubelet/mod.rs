@@ -10,6 +10,8 @@
 //! - `resolve`: the settings for one instance type.
 //! - `compatibility`: kubelet settings of v1beta1 NodePools.
 //!
+//! A misspelled field would otherwise be noticed on a node that never registers.
+//!
 //! UPSTREAM: pkg/apis/v1/kubeletconfiguration.go, pkg/providers/amifamily/bootstrap, pkg/cel
 
 mod compatibility;

@@ -1,4 +1,7 @@
 //! The constraints of a question that can be relaxed one by one, and how.
+//!
+//! Not a [`Change`](crate::change::Change), which a user writes: an atom is one constraint of one pod, NodePool or instance type, and
+//! relaxing it is only a question.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -13,6 +13,8 @@
 //! | when NodePools may disrupt nodes | `disruption` |
 //! | what NodePools can launch | `capacity` |
 //! | the installation | `installation` |
+//!
+//! A file has the checks that read the same objects: most share the walk over them.
 
 mod budgets;
 mod capacity;

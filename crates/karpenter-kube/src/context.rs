@@ -16,7 +16,7 @@ use crate::client::Clients;
 use crate::client::patch::Lock;
 use crate::client::writes::Writes;
 use crate::clock::Clock;
-use crate::controller::{Doing, ReconcileError};
+use crate::error::{Doing, ReconcileError};
 use crate::events::Recorder;
 use crate::listener::Listener;
 use crate::metrics::Metrics;

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
+use karpenter_core::lifecycle::backoff::Backoff;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
-
-use crate::controller::Backoff;
 
 /// The ends of cool-downs, by the name or uid of an object.
 #[derive(Debug, Default)]

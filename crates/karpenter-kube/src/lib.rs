@@ -94,6 +94,7 @@ mod cooldown;
 #[cfg(feature = "decisions")]
 pub mod decisions;
 pub mod disruption;
+mod error;
 pub mod events;
 pub mod lease;
 pub mod listener;
@@ -110,6 +111,7 @@ pub mod overlay;
 pub mod process;
 pub mod provider;
 pub mod provisioning;
+mod queue;
 mod readiness;
 #[cfg(feature = "decisions")]
 pub mod shadow;

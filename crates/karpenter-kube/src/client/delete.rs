@@ -4,7 +4,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::controller::is_not_found;
+use crate::error::is_not_found;
 
 /// Returns parameters with which the API server deletes only the object of this uid, and otherwise answers with a conflict.
 #[must_use]

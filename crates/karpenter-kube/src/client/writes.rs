@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::client::delete::only_uid;
 use crate::client::patch;
 use crate::client::patch::Lock;
-use crate::controller::is_not_found;
+use crate::error::is_not_found;
 
 /// How long an answer is cached at least, twice as long at most while objects are read or written. The watch reports it much earlier.
 const RETENTION: Duration = Duration::from_secs(60);

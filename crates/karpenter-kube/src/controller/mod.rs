@@ -3,14 +3,12 @@
 //! kube's own `Controller` keeps a cache per controller and does not count failures; these controllers share the model.
 
 mod compute;
-mod error;
 mod key;
-mod queue;
 mod run;
 
+pub use crate::error::{Doing, ReconcileError, is_not_found};
+pub use crate::queue::{Queue, QueueStats, WorkQueue};
 pub use compute::compute;
-pub use error::{Doing, ReconcileError, is_not_found};
 pub use karpenter_core::lifecycle::backoff::Backoff;
 pub use key::ObjectKey;
-pub use queue::{Queue, QueueStats, WorkQueue};
 pub use run::{Controller, Next, Periodic, current_controller, run, run_periodic};

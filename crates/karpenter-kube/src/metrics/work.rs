@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::handles::{Counter, Gauge, Histogram};
 use super::registry::Registry;
-use crate::controller::{QueueStats, WorkQueue};
+use crate::queue::{QueueStats, WorkQueue};
 
 /// controller-runtime's buckets of reconciliation times, in seconds.
 const RECONCILE_BUCKETS: &[f64] = &[
@@ -240,7 +240,7 @@ pub fn show_queues(registry: &Registry, queues: Vec<(&'static str, Box<dyn WorkQ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::Queue;
+    use crate::queue::Queue;
 
     /// Conformance: API-179
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use tokio::sync::{SetOnce, mpsc, oneshot, watch};
 
 use super::update::{Message, Update};
 use super::view::View;
+use crate::error::ReconcileError;
 
 /// Reads views and sends updates. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +32,12 @@ impl fmt::Debug for ModelHandle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the model has stopped")]
 pub struct Stopped;
+
+impl From<Stopped> for ReconcileError {
+    fn from(_: Stopped) -> Self {
+        Self::Stopping
+    }
+}
 
 impl ModelHandle {
     /// Returns the latest view.

@@ -137,9 +137,3 @@ impl<T> Doing<T> for Result<T, CloudProviderError> {
         self.map_err(|source| ReconcileError::Provider { action, source })
     }
 }
-
-impl From<crate::model::Stopped> for ReconcileError {
-    fn from(_: crate::model::Stopped) -> Self {
-        Self::Stopping
-    }
-}

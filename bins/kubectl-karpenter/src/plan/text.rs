@@ -138,7 +138,7 @@ fn totals(out: &mut String, name: &str, totals: &Totals, more: &str) {
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-/// Returns the first lines: the cluster before and after, and what is blamed on the change.
+/// Returns the first lines: the cluster before and after, and what the change causes.
 fn verdict(plan: &Plan) -> String {
     let Some(difference) = &plan.difference else {
         return "Not compared with the unchanged cluster.".to_owned();

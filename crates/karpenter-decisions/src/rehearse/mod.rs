@@ -2,8 +2,8 @@
 //!
 //! [`rehearse`] forks a snapshot, makes the changes, and lets a discrete-event stepper do what the controllers would do, in
 //! virtual time: `schedule` for pending pods, `disruption::plan` for nodes, drains, launches. The rules that the controllers
-//! follow are those of [`karpenter_core::lifecycle`]. The unchanged twin of the cluster runs beside it, so that only the
-//! difference is blamed on the change.
+//! follow are those of [`karpenter_core::lifecycle`]. The unchanged cluster is rehearsed beside it, so that the
+//! answer has only what the change causes.
 //!
 //! - `versions` rehearses two versions of Karpenter in the same cluster, and names the rules that make the difference.
 //! - [`request`]: the question; [`plan`]: the answer; [`agreement`]: how far an answer agrees with what happened.

@@ -206,7 +206,7 @@ pub struct World {
     pub numbers: [u32; 2],
     /// What is violated.
     pub violations: Vec<String>,
-    /// What has happened in this step, if it is told.
+    /// What has happened in this step, if it is printed.
     pub log: Option<Vec<String>>,
     prints: [Option<Arc<Print>>; 2],
 }
@@ -265,7 +265,7 @@ impl World {
         disruption.get_or_insert_with(|| Arc::new(Print::of(&self.disruption)));
     }
 
-    /// Notes what happens, if it is told.
+    /// Notes what happens, if it is printed.
     pub fn tell(&mut self, what: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
             log.push(what());

@@ -30,7 +30,7 @@ pub(crate) struct Placer<'p, 'a> {
     may_open: bool,
     /// The variants of classes before any pod is placed, if the pods are placed several times.
     fresh: &'p mut Option<FreshVariants>,
-    /// Whether the query is told of the progress.
+    /// Whether the query wants reports of the progress.
     reports: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The domain of a planned node may be open, and with it the count of its pods: a spread or affinity group counts them once the node
 //! has one domain, an anti-affinity group counts them in all domains that the node may be in. Until then they are remembered here.
-//! [`Topology::on_narrowed`] is told of each change of a planned node's requirements, and returns what else follows from it.
+//! [`Topology::on_narrowed`] takes each change of a planned node's requirements, and returns what else follows from it.
 
 use smallvec::SmallVec;
 

@@ -67,7 +67,7 @@ fn building(root: &Path, checks: &mut Checks, all_skipped: &mut Vec<Skipped>) {
     );
     checks.step("tests", || tests(root, all_skipped));
     // The scenarios mostly wait, and get the processor when they want it.
-    let clippy = "nice -n 19 cargo clippy --workspace --all-targets --quiet -- -D warnings";
+    let clippy = "nice -n 19 cargo clippy --workspace --all-targets --features karpenter-spec/bound --quiet -- -D warnings";
     checks.beside(
         ("realcluster", || realcluster::ci(root, all_skipped)),
         ("clippy", || command(root, clippy)),

@@ -1,4 +1,5 @@
-//! Part of `cargo xtask ci`: no file is so long, and no folder so full, that a reader has to search in it.
+//! Part of `cargo xtask ci`: no file is so long, and no folder so full, that a reader has to search in it, and no test is in a target
+//! whose manifest says that it has none.
 //!
 //! A long file is split by its subjects, a full folder by the parts of the architecture.
 
@@ -16,12 +17,22 @@ const MAX_LINES: usize = 600;
 /// How many Rust files a folder of sources may have, beside the head of the module and its tests. A folder of tests is a list
 /// without a structure: any number of subjects, a file for each.
 const MAX_FILES: usize = 14;
+/// How tests begin that a target with this key has, unless the manifest turns it off.
+const TESTS: [(&str, &[&str]); 2] = [
+    ("test", &["#[test]", "#[tokio::test"]),
+    ("doctest", &["/// ```", "//! ```", "doc = include_str!"]),
+];
 
 /// Fails if a file is too long or a folder too full.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let mut found = Vec::new();
     let mut folders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for top in ROOTS {
+        for manifest in files::below(&root.join(top), &["toml"])? {
+            if manifest.ends_with("Cargo.toml") {
+                found.extend(never_run(root, &manifest)?);
+            }
+        }
         for path in files::below(&root.join(top), &["rs"])? {
             let name = files::relative(root, &path);
             found.extend(too_long(&name, files::read(&path)?.lines().count()));
@@ -57,6 +68,28 @@ fn too_full(folder: &str, files: &[String]) -> Option<String> {
     (is_source && number > MAX_FILES).then(|| {
         format!("{folder} has {number} Rust files, more than {MAX_FILES}: group them in folders")
     })
+}
+
+/// Returns the complaints about tests that cargo does not run, as the manifest says that the target has none.
+fn never_run(root: &Path, manifest: &Path) -> anyhow::Result<Vec<String>> {
+    let table: toml::Table = toml::from_str(&files::read(manifest)?)?;
+    let programs = table.get("bin").and_then(toml::Value::as_array);
+    let mut found = Vec::new();
+    for target in programs.into_iter().flatten().chain(table.get("lib")) {
+        let path = target.get("path").and_then(toml::Value::as_str);
+        for source in files::below(&manifest.with_file_name(path.unwrap_or("src")), &["rs"])? {
+            let (name, text) = (files::relative(root, &source), files::read(&source)?);
+            for (key, starts) in TESTS {
+                let is_off = target.get(key).and_then(toml::Value::as_bool) == Some(false);
+                if is_off && starts.iter().any(|start| text.contains(start)) {
+                    found.push(format!(
+                        "{name} has tests, but its target has `{key} = false`"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -100,5 +133,23 @@ mod tests {
         let error = check(root.path()).unwrap_err().to_string();
         let long = "crates/a/src/b/long.rs has 601 lines, more than 600: split it by subject";
         assert_eq!(error, long);
+    }
+
+    #[test]
+    fn a_target_that_is_not_tested_has_no_tests() {
+        let root = tempfile::tempdir().unwrap();
+        let package = root.path().join("crates/a");
+        fs::create_dir_all(package.join("src")).unwrap();
+        let write = |file, text| fs::write(package.join(file), text).unwrap();
+        write("src/lib.rs", "//! ```\n#[test]\n");
+        write("Cargo.toml", "[lib]\nname = \"b\"");
+        assert!(check(root.path()).is_ok());
+        write("Cargo.toml", "[lib]\ntest = false\ndoctest = false");
+        let complaint =
+            |key| format!("crates/a/src/lib.rs has tests, but its target has `{key} = false`");
+        assert_eq!(
+            check(root.path()).unwrap_err().to_string(),
+            [complaint("test"), complaint("doctest")].join("\n")
+        );
     }
 }

@@ -169,9 +169,6 @@ impl Compare {
         if let Some(cores) = self.how.api_server_cores {
             name += &format!(", {cores} cores for the API server");
         }
-        if let Some(mib) = self.how.memory_mib {
-            name += &format!(", at most {mib} MiB");
-        }
         name
     }
 }

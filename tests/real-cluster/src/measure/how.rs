@@ -1,6 +1,5 @@
 //! Options of all measurements.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -24,10 +23,6 @@ pub(crate) struct How {
     /// Limit the API server's CPU time to this share of a core, for example 0.25.
     #[arg(long)]
     pub(super) api_server_cores: Option<f64>,
-    /// Limit the controller's memory to this many MiB, as a container's limit does: beyond it the kernel kills the controller,
-    /// which is started again. Needs control groups.
-    #[arg(long)]
-    pub(super) memory_mib: Option<u64>,
     /// Environment variable of the controller, for example BATCH_IDLE_DURATION=10s. May be repeated.
     #[arg(long = "env", value_parser = pair)]
     pub(super) environment: Vec<(String, String)>,
@@ -49,12 +44,4 @@ fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         pair.ok_or_else(|| format!("invalid variable `{text}`: must be NAME=VALUE"))?;
     Ok((name.to_owned(), value.to_owned()))
-}
-
-impl How {
-    pub(super) fn environment(&self) -> BTreeMap<String, String> {
-        let limit = self.memory_mib.map(|mib| (mib << 20).to_string());
-        let limit = limit.map(|bytes| ("MEMORY_LIMIT".to_owned(), bytes));
-        limit.into_iter().chain(self.environment.clone()).collect()
-    }
 }

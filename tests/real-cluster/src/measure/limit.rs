@@ -1,15 +1,12 @@
 //! Limits the CPU time of the API server: with a control group, or by stopping it repeatedly where control groups cannot be
-//! written. Limits the memory of the controller with a control group.
+//! written.
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tempfile::TempPath;
 use tokio::task::JoinHandle;
 
 use crate::plane::ControlPlane;
@@ -68,50 +65,6 @@ fn group(id: u32, cores: f64) -> Result<PathBuf> {
         return Err(error.into());
     }
     Ok(group)
-}
-
-/// A control group with a limit of memory, and a program that starts the controller in it. Must be dropped after the controller
-/// has exited.
-#[derive(Debug)]
-pub(super) struct Memory {
-    group: PathBuf,
-    program: TempPath,
-}
-
-impl Memory {
-    /// Creates the group, and the program that runs `binary` in it.
-    pub(super) fn limit(binary: &Path, mib: u64) -> Result<Self> {
-        let root = Path::new("/sys/fs/cgroup");
-        let name = format!("real-cluster-memory-{}", std::process::id());
-        let (group, file) = match root.join("cgroup.controllers").exists() {
-            true => (root.join(name), "memory.max"),
-            false => (root.join("memory").join(name), "memory.limit_in_bytes"),
-        };
-        fs::create_dir(&group)?;
-        fs::write(group.join(file), (mib << 20).to_string())?;
-        let mut program = tempfile::Builder::new();
-        let program = program.permissions(fs::Permissions::from_mode(0o700));
-        let mut program = program.tempfile()?;
-        let (group_text, binary) = (group.display(), binary.display());
-        writeln!(
-            program,
-            "#!/bin/sh\necho $$ > '{group_text}/cgroup.procs' && exec '{binary}' \"$@\""
-        )?;
-        let program = program.into_temp_path();
-        Ok(Self { group, program })
-    }
-
-    /// Returns the path of the program.
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // It is empty once the controller has exited.
-        let _ = fs::remove_dir(&self.group);
-    }
 }
 
 impl Drop for Limit {

@@ -30,7 +30,7 @@ use crate::plane::{ClusterApi, Profile};
 use compare::Compare;
 use contender::Contender;
 use how::How;
-use limit::{Limit, Memory};
+use limit::Limit;
 use report::{Report, round};
 use versions::Versions;
 
@@ -85,11 +85,8 @@ struct Bench {
     cluster: Cluster,
     case: Case,
     report: Report,
-    /// How often the controller exited and was started again.
-    restarts: u32,
     _cluster_api: Option<ClusterApi>,
     _limit: Option<Limit>,
-    memory: Option<Memory>,
 }
 
 impl Bench {
@@ -123,30 +120,21 @@ impl Bench {
             Some(cores) => Some(Limit::start(&cluster.plane, cores)?),
             None => None,
         };
-        let memory = match how.memory_mib {
-            Some(mib) => Some(Memory::limit(contender.program(), mib)?),
-            None => None,
-        };
         Ok(Self {
             contender,
             cluster,
             case,
             report: Report::default(),
-            restarts: 0,
             _cluster_api: cluster_api,
             _limit: limit,
-            memory,
         })
     }
 
     async fn run_controller(&mut self, how: &How) -> Result<()> {
-        let binary = match &self.memory {
-            Some(memory) => memory.program().to_owned(),
-            None => self.contender.program().to_owned(),
-        };
         let mut environment = self.contender.environment();
-        environment.extend(how.environment());
-        self.cluster.run(&binary, &environment).await
+        environment.extend(how.environment.iter().cloned());
+        let program = self.contender.program();
+        self.cluster.run(program, &environment).await
     }
 
     /// Creates Deployments with different requests.
@@ -164,26 +152,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Waits until all pods are bound; a controller with a memory limit is started again when it has exited.
-    async fn until_bound(&mut self, pods: u32) -> Result<()> {
-        let (wanted, within) = (usize::try_from(pods)?, Duration::from_secs(1800));
-        let all = tokio::time::timeout(within, until_pods(&self.case, wanted, is_bound));
-        pin_mut!(all);
-        let mut look = tokio::time::interval(Duration::from_secs(1));
-        loop {
-            tokio::select! {
-                bound = &mut all => {
-                    return bound.context("timed out after 30 minutes waiting for all pods to be bound")?;
-                }
-                _ = look.tick(), if self.memory.is_some() => {
-                    let controller = self.cluster.controller()?;
-                    if controller.has_ended()? {
-                        controller.start_again()?;
-                        self.restarts += 1;
-                    }
-                }
-            }
-        }
+    async fn until_bound(&self, pods: u32) -> Result<()> {
+        let within = Duration::from_secs(1800);
+        let bound = until_pods(&self.case, usize::try_from(pods)?, is_bound);
+        let bound = tokio::time::timeout(within, bound).await;
+        bound.context("timed out after 30 minutes waiting for all pods to be bound")?
     }
 
     /// Adds the nodes before consolidation.
@@ -220,9 +193,6 @@ impl Bench {
         self.report.process(controller);
         self.report.decisions(&controller.metrics()?);
         self.report.add("lease lost", u8::from(lost).into());
-        if self.memory.is_some() {
-            self.report.add("restarts", self.restarts.into());
-        }
         Ok(self.report)
     }
 }

@@ -5,10 +5,8 @@
 //! engine's first fit without repacking. Only clusters count in which both place the same pods, some on new nodes, and
 //! kube-scheduler binds all pods that first fit places.
 //!
-//! A plan that costs more than first fit's is worse only if it is no better otherwise. So a row is excused whose plan meets
-//! more preferences, or uses NodePools of higher weight for the same pods (see [`quality`]), and is worse by neither of these and
-//! spreads pods no less evenly. That it spreads them more evenly is no excuse: constraints say how evenly pods are to be spread, and
-//! those that are preferences count as such.
+//! A costlier plan is accepted if it meets more preferences, or uses higher-weight NodePools for the same pods (see [`quality`]), and is
+//! otherwise no worse and no less evenly spread.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

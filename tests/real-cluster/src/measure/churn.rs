@@ -54,7 +54,7 @@ impl Churn {
             }
             while let Some((deployment, pod)) = replicas.choose(&pods) {
                 // One that was evicted meanwhile does not go.
-                if goes_first(&case.pods(), &pod).await? {
+                if set_lowest_deletion_cost(&case.pods(), &pod).await? {
                     resize(case, &deployment, -1).await?;
                     gone.push_back(deployment);
                     break;
@@ -99,7 +99,7 @@ async fn running(pods: &Api<DynamicObject>) -> Result<Vec<(String, String)>> {
 }
 
 /// Lets a pod's ReplicaSet delete it before others; returns whether the pod exists.
-async fn goes_first(pods: &Api<DynamicObject>, pod: &str) -> Result<bool> {
+async fn set_lowest_deletion_cost(pods: &Api<DynamicObject>, pod: &str) -> Result<bool> {
     let cost = json!({ "controller.kubernetes.io/pod-deletion-cost": "-1000" });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": cost } }));
     match pods.patch(pod, &PatchParams::default(), &patch).await {

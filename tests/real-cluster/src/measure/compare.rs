@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::burst;
 use super::contender::Contender;
-use super::how::{How, values};
+use super::options::{MeasureOptions, values};
 use super::report::SECONDS;
 use crate::paths::root;
 
@@ -48,7 +48,7 @@ pub(crate) struct Compare {
     #[arg(long)]
     only: Option<String>,
     #[command(flatten)]
-    how: How,
+    options: MeasureOptions,
 }
 
 fn also(text: &str) -> Result<(String, Value), String> {
@@ -74,7 +74,7 @@ struct Run {
 struct Candidate {
     name: String,
     build: String,
-    how: How,
+    options: MeasureOptions,
 }
 
 impl Compare {
@@ -106,7 +106,7 @@ impl Compare {
                         continue;
                     }
                     eprintln!("{workload}: {}, run {number} of {}", it.name, self.runs);
-                    let report = burst(*pods, DEPLOYMENTS, false, false, &it.how).await?;
+                    let report = burst(*pods, DEPLOYMENTS, false, false, &it.options).await?;
                     let run = Run {
                         workload: workload.clone(),
                         controller: it.name.clone(),
@@ -121,7 +121,7 @@ impl Compare {
         }
         let builds: Vec<&str> = candidates.iter().map(|it| it.build.as_str()).collect();
         runs.retain(|run| builds.contains(&&*run.build));
-        match self.how.json {
+        match self.options.json {
             true => println!("{}", serde_json::to_string(&runs)?),
             false => print!("{}", table(&runs)),
         }
@@ -129,33 +129,36 @@ impl Compare {
     }
 
     fn candidates(&self) -> Result<Vec<Candidate>> {
-        let candidate = |name: &str, how: How| -> Result<Candidate> {
-            let program = Contender::new(&how)?.program().to_owned();
+        let candidate = |name: &str, options: MeasureOptions| -> Result<Candidate> {
+            let program = Contender::new(&options)?.program().to_owned();
             let modified = fs::metadata(&program)?.modified()?;
             let seconds = modified.duration_since(UNIX_EPOCH)?.as_secs();
             let program = program.file_name().unwrap_or_default().to_string_lossy();
             Ok(Candidate {
                 name: name.to_owned(),
-                build: format!("{program} {seconds} {} {:?}", how.values, how.environment),
-                how,
+                build: format!(
+                    "{program} {seconds} {} {:?}",
+                    options.values, options.environment
+                ),
+                options,
             })
         };
-        let ours = How {
+        let ours = MeasureOptions {
             upstream: None,
-            ..self.how.clone()
+            ..self.options.clone()
         };
         let mut all = vec![candidate("ours", ours.clone())?];
         for (name, values) in &self.also {
-            let mut how = ours.clone();
-            json_patch::merge(&mut how.values, values);
-            all.push(candidate(name, how)?);
+            let mut options = ours.clone();
+            json_patch::merge(&mut options.values, values);
+            all.push(candidate(name, options)?);
         }
-        let version = self.how.upstream.as_deref().unwrap_or(UPSTREAM);
-        let upstream = How {
+        let version = self.options.upstream.as_deref().unwrap_or(UPSTREAM);
+        let upstream = MeasureOptions {
             upstream: Some(version.to_owned()),
             values: Map::new().into(),
             environment: Vec::new(),
-            ..self.how.clone()
+            ..self.options.clone()
         };
         all.push(candidate(&format!("upstream {version}"), upstream)?);
         Ok(all)
@@ -163,10 +166,10 @@ impl Compare {
 
     fn workload(&self, pods: u32) -> String {
         let mut name = format!("burst of {pods} pods");
-        if self.how.most_allocated {
+        if self.options.most_allocated {
             name += ", MostAllocated";
         }
-        if let Some(cores) = self.how.api_server_cores {
+        if let Some(cores) = self.options.api_server_cores {
             name += &format!(", {cores} cores for the API server");
         }
         name

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::how::How;
+use super::options::MeasureOptions;
 use crate::binaries::{self, UpstreamKwok, upstream_kwok};
 use crate::cluster::Cluster;
 use crate::helm::{KARPENTER, upgrade_from};
@@ -27,15 +27,15 @@ pub(super) enum Contender {
 const SIZES: [u32; 3] = [64, 128, 192];
 
 impl Contender {
-    pub(super) fn new(how: &How) -> Result<Self> {
-        if let Some(version) = &how.upstream {
+    pub(super) fn new(options: &MeasureOptions) -> Result<Self> {
+        if let Some(version) = &options.upstream {
             return Self::upstream(version);
         }
-        let (name, ours): (_, fn(PathBuf) -> Self) = match how.cluster_api {
+        let (name, ours): (_, fn(PathBuf) -> Self) = match options.cluster_api {
             true => ("karpenter-cluster-api", Self::OursForClusterApi),
             false => ("karpenter-kwok", Self::Ours),
         };
-        Ok(ours(match &how.controller {
+        Ok(ours(match &options.controller {
             Some(binary) => binary.canonicalize()?,
             None => controller_binary(name)?,
         }))

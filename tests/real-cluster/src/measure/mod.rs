@@ -3,8 +3,8 @@
 mod churn;
 mod compare;
 mod contender;
-mod how;
 mod limit;
+mod options;
 mod report;
 mod versions;
 
@@ -29,8 +29,8 @@ use crate::objects::{NODES, list};
 use crate::plane::{ClusterApi, Profile};
 use compare::Compare;
 use contender::Contender;
-use how::How;
 use limit::Limit;
+use options::MeasureOptions;
 use report::{Report, round};
 use versions::Versions;
 
@@ -52,7 +52,7 @@ pub(crate) enum Measure {
         #[arg(long)]
         until_quiet: bool,
         #[command(flatten)]
-        how: How,
+        options: MeasureOptions,
     },
     /// Scale out to 1,000 pods, then in to 700: nodes and dollars per hour once nothing changes any more.
     Scale {
@@ -63,7 +63,7 @@ pub(crate) enum Measure {
         #[arg(long, default_value_t = 700)]
         down_to: u32,
         #[command(flatten)]
-        how: How,
+        options: MeasureOptions,
     },
     /// Requests per minute of an idle controller.
     Idle {
@@ -71,7 +71,7 @@ pub(crate) enum Measure {
         #[arg(long, default_value_t = 3)]
         minutes: u32,
         #[command(flatten)]
-        how: How,
+        options: MeasureOptions,
     },
     /// Bursts with our controller and with upstream's by turns, each on a new cluster: the median of several runs, and the spread.
     Compare(Compare),
@@ -90,18 +90,18 @@ struct Bench {
 }
 
 impl Bench {
-    async fn start(how: &How) -> Result<Self> {
+    async fn start(options: &MeasureOptions) -> Result<Self> {
         let binaries = match binaries::find(true) {
             Ok(binaries) => binaries,
             Err(missing) => bail!("cannot find {}", missing.join(", ")),
         };
-        let contender = Contender::new(how)?;
-        let profile = match how.most_allocated {
+        let contender = Contender::new(options)?;
+        let profile = match options.most_allocated {
             true => Profile::MostAllocated,
             false => Profile::Default,
         };
         let cluster = Cluster::start_with(&binaries, profile).await?;
-        let cluster_api = contender.install(&cluster, how.values.clone()).await?;
+        let cluster_api = contender.install(&cluster, options.values.clone()).await?;
         let case = Case::new(&cluster.client, "measured").await?;
         let all = json!([
             { "key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"] },
@@ -116,7 +116,7 @@ impl Bench {
             pool["template"]["spec"]["nodeClassRef"] = class;
         }
         case.pool(pool).await?;
-        let limit = match how.api_server_cores {
+        let limit = match options.api_server_cores {
             Some(cores) => Some(Limit::start(&cluster.plane, cores)?),
             None => None,
         };
@@ -130,9 +130,9 @@ impl Bench {
         })
     }
 
-    async fn run_controller(&mut self, how: &How) -> Result<()> {
+    async fn run_controller(&mut self, options: &MeasureOptions) -> Result<()> {
         let mut environment = self.contender.environment();
-        environment.extend(how.environment.iter().cloned());
+        environment.extend(options.environment.iter().cloned());
         let program = self.contender.program();
         self.cluster.run(program, &environment).await
     }
@@ -210,7 +210,7 @@ fn is_bound(pod: &Pod) -> bool {
     spec.is_some_and(|spec| spec.node_name.is_some())
 }
 
-fn waits(pod: &Pod) -> bool {
+fn is_unschedulable(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| {
         let mut all = all.iter();
@@ -256,13 +256,17 @@ impl Measure {
                 deployments,
                 at_once,
                 until_quiet,
-                how,
+                options,
             } => {
-                let report = burst(pods, deployments.max(1), at_once, until_quiet, &how).await;
-                (report?, how.json)
+                let report = burst(pods, deployments.max(1), at_once, until_quiet, &options).await;
+                (report?, options.json)
             }
-            Self::Scale { pods, down_to, how } => (scale(pods, down_to, &how).await?, how.json),
-            Self::Idle { minutes, how } => (idle(minutes, &how).await?, how.json),
+            Self::Scale {
+                pods,
+                down_to,
+                options,
+            } => (scale(pods, down_to, &options).await?, options.json),
+            Self::Idle { minutes, options } => (idle(minutes, &options).await?, options.json),
             Self::Compare(compare) => return compare.run().await,
             Self::Versions(versions) => return versions.run().await,
         };
@@ -276,18 +280,18 @@ async fn burst(
     deployments: u32,
     at_once: bool,
     quiet: bool,
-    how: &How,
+    options: &MeasureOptions,
 ) -> Result<Report> {
-    let mut bench = Bench::start(how).await?;
+    let mut bench = Bench::start(options).await?;
     if at_once {
         bench.deploy(deployments, pods).await?;
-        until_pods(&bench.case, usize::try_from(pods)?, waits).await?;
+        until_pods(&bench.case, usize::try_from(pods)?, is_unschedulable).await?;
     } else {
-        bench.run_controller(how).await?;
+        bench.run_controller(options).await?;
     }
     let (since, started) = (Timestamp::now(), Instant::now());
     if at_once {
-        bench.run_controller(how).await?;
+        bench.run_controller(options).await?;
     } else {
         bench.deploy(deployments, pods).await?;
     }
@@ -301,10 +305,10 @@ async fn burst(
     bench.finish(since).await
 }
 
-async fn scale(pods: u32, down_to: u32, how: &How) -> Result<Report> {
+async fn scale(pods: u32, down_to: u32, options: &MeasureOptions) -> Result<Report> {
     const DEPLOYMENTS: u32 = 10;
-    let mut bench = Bench::start(how).await?;
-    bench.run_controller(how).await?;
+    let mut bench = Bench::start(options).await?;
+    bench.run_controller(options).await?;
     let (since, started) = (Timestamp::now(), Instant::now());
     bench.deploy(DEPLOYMENTS, pods).await?;
     bench.until_bound(pods).await?;
@@ -339,9 +343,9 @@ async fn until_quiet(case: &Case) -> Result<Instant> {
     Ok(last)
 }
 
-async fn idle(minutes: u32, how: &How) -> Result<Report> {
-    let mut bench = Bench::start(how).await?;
-    bench.run_controller(how).await?;
+async fn idle(minutes: u32, options: &MeasureOptions) -> Result<Report> {
+    let mut bench = Bench::start(options).await?;
+    bench.run_controller(options).await?;
     bench.deploy(4, 100).await?;
     bench.until_bound(100).await?;
     // Cool-downs and nominations from the pods have expired by then.

@@ -9,8 +9,8 @@
 //! policies include, over all alternatives of the node affinity; a pod is the first of its affinity group only if no pod anywhere
 //! matches all its terms.
 //!
-//! The testbed's scheduler is not used: it chooses the node and the order itself, where this asks for one pod on one node, forwards and
-//! backwards, and a mistake in it would then hide from the scenarios and from the plans alike.
+//! The testbed's scheduler picks node and order itself; this module must test one pod on one given node, in any order. Sharing it would
+//! also hide its bugs from both.
 //!
 //! UPSTREAM: k8s.io/kubernetes v1.36 pkg/scheduler/framework/plugins/{podtopologyspread,interpodaffinity,nodeaffinity,
 //! tainttoleration,nodeports,noderesources,nodevolumelimits,volumebinding}

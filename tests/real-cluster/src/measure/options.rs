@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// Options of all measurements.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct How {
+pub(crate) struct MeasureOptions {
     /// Path of the controller binary; by default the one that was built next to this program.
     #[arg(long)]
     pub(super) controller: Option<PathBuf>,

@@ -1,10 +1,6 @@
 //! Bundles of generated clusters: read back as they were written, and decided on as before.
 
 #![expect(
-    clippy::disallowed_methods,
-    reason = "the environment says how many cases to try"
-)]
-#![expect(
     clippy::unwrap_used,
     clippy::panic,
     reason = "what fails here fails the test"
@@ -23,10 +19,11 @@ use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::engine;
 use serde_json::{Value, json};
 
+use crate::number;
+
 /// Returns how many clusters are generated: KARPENTER_SPEC_CASES, else `usual`.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let wanted = std::env::var("KARPENTER_SPEC_CASES").ok();
-    0..wanted.and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+    0..number("KARPENTER_SPEC_CASES").unwrap_or(usual)
 }
 
 fn now() -> jiff::Timestamp {

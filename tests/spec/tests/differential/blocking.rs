@@ -22,6 +22,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::generate::{Features, world};
+use crate::{cases, number};
 
 const SETTINGS: SolveSettings = SolveSettings {
     respect_preferences: false,
@@ -438,11 +439,8 @@ fn check(world: &World) -> Result<bool, String> {
 /// Conformance: EXP-04
 #[test]
 fn reported_constraints_block_and_reported_changes_help() {
-    let wanted: usize = std::env::var("KARPENTER_SPEC_CASES")
-        .ok()
-        .and_then(|cases| cases.parse().ok())
-        .unwrap_or(40);
-    let mut runner = TestRunner::new(super::cases(40));
+    let wanted: usize = number("KARPENTER_SPEC_CASES").unwrap_or(40);
+    let mut runner = TestRunner::new(cases(40));
     let clusters = world(FEATURES);
     let (mut compared, mut looked) = (0, 0);
     while compared < wanted {

@@ -7,8 +7,9 @@ use karpenter_core::schedule::{Plan, Query, schedule};
 use karpenter_spec::{PodId, Solution, SolveSettings, World, check, engine, pod_id};
 use proptest::prelude::*;
 
-use crate::generate::{Features, world};
-use crate::{cases, policy};
+use super::generate::{Features, world};
+use super::policy;
+use crate::cases;
 
 /// Takes pending pods out of a cluster as pods of buffers: those whose bit is set.
 fn take_buffers(world: &World, bits: u32) -> (World, Vec<Arc<Pod>>) {

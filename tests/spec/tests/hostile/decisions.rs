@@ -14,8 +14,9 @@ use karpenter_spec::engine;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::objects::{World, world};
-use crate::{cases, settings_of};
+use super::objects::{World, world};
+use super::settings_of;
+use crate::cases;
 
 /// Returns the cluster with the settings of its passes.
 fn captured(world: &World) -> Bundle {

@@ -5,12 +5,12 @@ use karpenter_core::requirements::Requirement;
 use karpenter_spec::clusters::{self, Shape};
 use karpenter_spec::replay::{Launch, Replay, replay};
 
-use crate::case;
+use super::case;
 
 /// Asserts that kube-scheduler can bind all pods of the plan for a generated cluster.
 fn assert_all_bound(seed: u64, launch: Launch) {
     let world = clusters::cluster(seed, Shape::SMALL);
-    let solution = crate::plan(&world);
+    let solution = super::plan(&world);
     let replayed = replay(&world, &solution, launch);
     assert_eq!(replayed, Replay::default(), "{seed}: {solution:#?}");
 }
@@ -19,14 +19,14 @@ fn assert_all_bound(seed: u64, launch: Launch) {
 #[test]
 fn a_pod_that_cannot_be_bound_last_has_a_fixed_domain_for_a_spread() {
     let world = case::world("counted-by-a-spread");
-    let solution = crate::plan(&world);
+    let solution = super::plan(&world);
     assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
     for claim in &solution.claims {
         let capacity_type = claim.requirements.get(CAPACITY_TYPE);
         let capacity_type = capacity_type.and_then(Requirement::single);
         assert!(capacity_type.is_some(), "{solution:#?}");
     }
-    crate::assert_binds("counted by a spread", &world, &solution);
+    super::assert_binds("counted by a spread", &world, &solution);
 }
 
 /// In clusters 367 and 658 only the order of binding was hard to find; in 58 and 156 there was none.
@@ -41,9 +41,9 @@ fn pods_under_several_spreads_are_bound_in_some_order() {
 #[test]
 fn pods_that_two_spreads_of_another_count_have_a_fixed_domain_in_both() {
     let world = case::world("two-spreads-count-a-pod");
-    let solution = crate::plan(&world);
+    let solution = super::plan(&world);
     assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
-    crate::assert_binds("two spreads count a pod", &world, &solution);
+    super::assert_binds("two spreads count a pod", &world, &solution);
 }
 
 /// Pods of one workload let those of another be spread by team, and these count for the spread by capacity type of a third: it must see
@@ -58,9 +58,9 @@ fn pods_that_the_spread_of_a_counted_pod_relies_on_have_a_fixed_domain() {
 #[test]
 fn the_first_pod_of_an_affinity_group_has_a_fixed_domain_for_a_spread() {
     let world = case::world("first-of-its-affinity-group");
-    let solution = crate::plan(&world);
+    let solution = super::plan(&world);
     assert_eq!(solution.unplaced.len(), 0, "{solution:#?}");
-    crate::assert_binds("first of its affinity group", &world, &solution);
+    super::assert_binds("first of its affinity group", &world, &solution);
 }
 
 /// Few of the orders bind all pods of these clusters, so that orders drawn at random did not.

@@ -3,7 +3,7 @@
 use karpenter_spec::clusters::{self, Shape};
 use karpenter_spec::replay::{Launch, Replay, replay};
 
-use crate::{assert_placed, plan};
+use super::{assert_placed, plan};
 
 #[test]
 fn a_domain_that_no_term_reaches_with_an_offering_does_not_count() {
@@ -42,7 +42,7 @@ fn pods_that_need_the_domains_before_a_launch_are_bound_before_it() {
 #[test]
 fn no_pod_with_several_terms_is_stuck() {
     let mut wrong = Vec::new();
-    for seed in crate::seeds() {
+    for seed in super::seeds() {
         let world = clusters::cluster(seed, Shape::TERMS);
         let solution = plan(&world);
         for launch in [Launch::Cheapest, Launch::Drawn(seed)] {

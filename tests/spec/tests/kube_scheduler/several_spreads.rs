@@ -64,13 +64,13 @@ fn cluster(cpu_in_b: &str) -> World {
 fn a_spread_counts_no_pods_on_nodes_without_another_spread_s_label() {
     // The pod in zone b does not count, so zone a is one ahead.
     let full = cluster("500m");
-    let solution = crate::plan(&full);
+    let solution = super::plan(&full);
     assert_eq!(solution.existing.len(), 0, "{solution:#?}");
     let free = cluster("4");
-    let solution = crate::plan(&free);
+    let solution = super::plan(&free);
     let nodes: Vec<&String> = solution.existing.values().collect();
     assert_eq!(nodes, ["b-team"], "{solution:#?}");
-    crate::assert_binds("in zone b", &free, &solution);
+    super::assert_binds("in zone b", &free, &solution);
     // kube-scheduler, too, refuses node a.
     let mut wrong = solution.clone();
     wrong

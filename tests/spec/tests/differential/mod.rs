@@ -5,18 +5,11 @@
 //! fit drops them for good before it tolerates a soft taint. Where the placement of one pod decides what is left for another,
 //! it may place other pods than first fit does; the independent checker always verifies the result.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the environment says how many cases to try"
-)]
-
 mod blocking;
 mod buffers;
 mod generate;
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 
 use k8s_openapi::api::core::v1::{Pod, Taint, TopologySpreadConstraint};
 use karpenter_api::labels;
@@ -26,31 +19,10 @@ use karpenter_core::schedule::{Packing, Plan, Policy, Query, Solver, schedule};
 use karpenter_spec::{Claim, PodId, Solution, SolveSettings, World, check, cost, engine, solve};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::RngSeed;
 use serde_json::json;
 
+use crate::{cases, reversed};
 use generate::{Features, world};
-
-/// Returns the configuration of a property: by default `usual` clusters of seed 1, with KARPENTER_SPEC_CASES that many new ones
-/// in each run. A failure prints the seed, and PROPTEST_RNG_SEED repeats it.
-fn cases(usual: u32) -> ProptestConfig {
-    fn number<T: FromStr>(variable: &str) -> Option<T> {
-        std::env::var(variable).ok()?.parse().ok()
-    }
-    let wanted = number("KARPENTER_SPEC_CASES");
-    let seed = number("PROPTEST_RNG_SEED").unwrap_or_else(|| match wanted {
-        Some(_) => RandomState::new().hash_one(usual),
-        None => 1,
-    });
-    // libtest shows it when the test fails.
-    eprintln!("PROPTEST_RNG_SEED={seed}");
-    ProptestConfig {
-        cases: wanted.unwrap_or(usual),
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
 
 /// Returns a policy that repacks planned nodes with any number of pods, as these clusters are small.
 fn policy(settings: SolveSettings) -> Policy {
@@ -139,23 +111,6 @@ fn spreads_over_others(world: &World) -> bool {
             others || !selector.matches(&labels(pod))
         })
     })
-}
-
-/// Returns the world with all objects in reverse order.
-fn reversed(world: &World) -> World {
-    let mut reversed = world.clone();
-    reversed.pods.reverse();
-    reversed.nodes.reverse();
-    reversed.node_claims.reverse();
-    reversed.node_pools.reverse();
-    reversed.daemon_sets.reverse();
-    reversed.resource_claims.reverse();
-    reversed.resource_slices.reverse();
-    reversed
-        .instance_types
-        .values_mut()
-        .for_each(|types| types.reverse());
-    reversed
 }
 
 proptest! {

@@ -1,46 +1,17 @@
 //! Hostile objects: any object that an API server would store, and some more, is read and scheduled without a panic, and every
 //! pending pod has one decision.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the environment says how many cases to try"
-)]
-
 mod decisions;
 mod objects;
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 
 use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::{SolveSettings, engine};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
+use crate::cases;
 use objects::{World, world};
-
-/// Returns the configuration: by default `usual` clusters of seed 1, with KARPENTER_SPEC_CASES that many new ones in each run.
-/// A failure prints the seed, and PROPTEST_RNG_SEED repeats it.
-fn cases(usual: u32) -> ProptestConfig {
-    fn number<T: FromStr>(variable: &str) -> Option<T> {
-        std::env::var(variable).ok()?.parse().ok()
-    }
-    let wanted = number("KARPENTER_SPEC_CASES");
-    let seed = number("PROPTEST_RNG_SEED").unwrap_or_else(|| match wanted {
-        Some(_) => RandomState::new().hash_one(usual),
-        None => 1,
-    });
-    // libtest shows it when the test fails.
-    eprintln!("PROPTEST_RNG_SEED={seed}");
-    ProptestConfig {
-        cases: wanted.unwrap_or(usual),
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        max_shrink_iters: 4096,
-        ..ProptestConfig::default()
-    }
-}
 
 /// Returns the settings of three bits.
 fn settings_of(bits: u8) -> SolveSettings {

@@ -2,10 +2,6 @@
 //!
 //! The cases of `cases.jsonl` are minimal clusters in which a plan was wrong or more expensive than necessary.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the environment says how many cases to try"
-)]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod binding_order;
@@ -18,6 +14,8 @@ use karpenter_core::schedule::{Query, schedule};
 use karpenter_spec::clusters::Shape;
 use karpenter_spec::replay::{Launch, Replay, replay};
 use karpenter_spec::{Solution, SolveSettings, World, check, clusters, cost, engine, solve};
+
+use crate::number;
 
 /// Returns the engine's plan for a cluster, as in provisioning.
 fn plan(world: &World) -> Solution {
@@ -258,13 +256,8 @@ fn an_order_is_found_that_places_no_fewer_pods_at_no_higher_price() {
 /// Returns the seeds of the generated clusters: by default 40 from 0, else those of KARPENTER_SPEC_CASES and
 /// KARPENTER_SPEC_FIRST.
 fn seeds() -> std::ops::Range<u64> {
-    let read = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    let first = read("KARPENTER_SPEC_FIRST").unwrap_or(0);
-    first..first + read("KARPENTER_SPEC_CASES").unwrap_or(40)
+    let first = number("KARPENTER_SPEC_FIRST").unwrap_or(0);
+    first..first + number("KARPENTER_SPEC_CASES").unwrap_or(40)
 }
 
 #[test]

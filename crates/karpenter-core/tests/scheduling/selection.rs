@@ -384,3 +384,14 @@ fn a_node_for_a_later_term_comes_before_a_new_node_for_an_earlier_one() {
     let plan = plan_of((node("n").zone(Z2), either));
     assert_eq!(counts(&plan), (1, 0));
 }
+
+#[test]
+fn a_pod_with_ten_thousand_labels_is_left_with_a_reason() {
+    let labels: serde_json::Map<String, Value> = (0..10_000)
+        .map(|index| (format!("key-{index}"), json!("v")))
+        .collect();
+    let labelled = pod("p")
+        .set("/metadata/labels", labels.clone())
+        .set("/spec/nodeSelector", labels);
+    assert!(!why(&plan_of(labelled), "p").is_empty());
+}

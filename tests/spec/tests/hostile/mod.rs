@@ -1,5 +1,5 @@
 //! Hostile objects: any object that an API server would store, and some more, is read and scheduled without a panic, and every
-//! pending pod has one decision.
+//! pending pod has one decision, whatever the order in which objects arrive.
 
 mod decisions;
 mod objects;
@@ -7,10 +7,10 @@ mod objects;
 use std::collections::BTreeSet;
 
 use karpenter_core::schedule::{Query, schedule};
-use karpenter_spec::{SolveSettings, engine};
+use karpenter_spec::{SolveSettings, engine, pod_id};
 use proptest::prelude::*;
 
-use crate::cases;
+use crate::{cases, reversed};
 use objects::{World, world};
 
 /// Returns the settings of three bits.
@@ -35,11 +35,16 @@ proptest! {
         let in_claims = solution.claims.iter().flat_map(|claim| &claim.pods);
         let mut seen = BTreeSet::new();
         for pod in solution.existing.keys().chain(in_claims).chain(&solution.unplaced) {
-            prop_assert!(seen.insert(pod), "{:?} is decided twice", pod);
+            prop_assert!(seen.insert(pod.clone()), "{:?} is decided twice", pod);
         }
+        let pending = objects.pods.iter().filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()));
+        prop_assert_eq!(seen, pending.map(pod_id).collect::<BTreeSet<_>>());
         for unplaced in &plan.unplaced {
             prop_assert!(!unplaced.why.to_string().is_empty());
         }
-        prop_assert_eq!(schedule(&snapshot, &engine::policy(settings), &Query::default()), plan);
+        let reversed = engine::snapshot(&reversed(&objects));
+        for again in [snapshot, reversed] {
+            prop_assert_eq!(&schedule(&again, &engine::policy(settings), &Query::default()), &plan);
+        }
     }
 }

@@ -6,16 +6,13 @@
     reason = "what fails here fails the test"
 )]
 
-#[path = "rehearse/world.rs"]
-#[expect(dead_code, reason = "rehearsals need more of it")]
-mod world;
-
 use karpenter_core::disruption::{DisruptionRequest, plan};
 use karpenter_decisions::change::Change;
 use karpenter_decisions::pdb::PdbState;
 use karpenter_decisions::what_if::{NodeWhatIf, WhatIf};
 use serde_json::{Value, json};
-use world::{World, now};
+
+use crate::rehearse::world::{World, now};
 
 /// A cluster whose NodePool has these budgets.
 fn with_budgets(budgets: Value) -> World {

@@ -11,7 +11,7 @@ use karpenter_decisions::bundle::recording::Recorder;
 use karpenter_decisions::bundle::{self, Bundle, RecordedPass, Settings};
 use serde_json::json;
 
-use crate::{cluster, file, lines, now, read};
+use crate::bundle::{cluster, file, lines, now, read};
 
 /// Returns all of a pass but its decision and its epoch, as lines: equal lines are equal states.
 fn state_of(pass: &RecordedPass) -> Vec<String> {

@@ -6,7 +6,7 @@ use karpenter_decisions::bundle::redact::redact;
 use karpenter_decisions::bundle::{Bundle, Redaction, Settings};
 use serde_json::json;
 
-use crate::{file, lines, now, read};
+use crate::bundle::{file, lines, now, read};
 
 fn redacted() -> String {
     let mut config = ClusterConfig::default();

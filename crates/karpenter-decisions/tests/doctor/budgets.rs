@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{World, blocks, pod, says, status, with};
+use crate::doctor::fixture::{World, blocks, pod, says, status, with};
 
 /// Conformance: SURGE-12, EXP-11
 #[test]

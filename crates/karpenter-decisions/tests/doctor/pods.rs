@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{DO_NOT_DISRUPT, World, blocks, pod, read, says, with};
+use crate::doctor::fixture::{DO_NOT_DISRUPT, World, blocks, pod, read, says, with};
 
 fn annotated(pod: Value, value: &str) -> Value {
     with(

@@ -4,7 +4,7 @@ use karpenter_core::provider::SubnetAddresses;
 use karpenter_decisions::doctor::{MissingKind, MissingPermission};
 use serde_json::{Value, json};
 
-use crate::fixture::{World, ZONE, blocks, pod, read, says};
+use crate::doctor::fixture::{World, ZONE, blocks, pod, read, says};
 
 const REQUIREMENTS: &str = "/spec/template/spec/requirements";
 const TYPE: &str = "node.kubernetes.io/instance-type";

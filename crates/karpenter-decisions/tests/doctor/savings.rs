@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::{DO_NOT_DISRUPT, World, pod, status, with};
+use crate::doctor::fixture::{DO_NOT_DISRUPT, World, pod, status, with};
 
 /// Asserts that a finding costs what the commands save once it is fixed, within 1 %.
 fn assert_saved(world: World, id: &str, fix: impl FnOnce(&mut World)) {
@@ -81,7 +81,7 @@ fn a_protected_pod_costs_what_its_node_would_save() {
     let world = with_room(World::new()).node("kept", "m-4", vec![protected(json!("true"))]);
     assert_saved(world, "DoNotDisruptWithoutEnd", |world| {
         let pod = protected(json!("1h"));
-        world.cluster.apply_pod(&crate::fixture::read(pod));
+        world.cluster.apply_pod(&crate::doctor::fixture::read(pod));
     });
 }
 

@@ -9,7 +9,7 @@ use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::{Value, json};
 
-use crate::world::{World, described, now};
+use crate::rehearse::world::{World, described, now};
 
 /// The pods of a buffer in namespace `shop`, which request a core each.
 fn room(name: &str, count: u32) -> Vec<Arc<Pod>> {

@@ -4,7 +4,7 @@ use karpenter_decisions::bundle::{self, Bundle};
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::{Value, json};
 
-use crate::world::{World, deployment, pool};
+use crate::rehearse::world::{World, deployment, pool};
 
 fn world() -> World {
     World::new(json!({})).node("a", 4).pods("web", "a", 4)
@@ -154,7 +154,7 @@ fn a_bundle_of_the_cluster_has_the_plan_of_the_cluster() {
     let live = world.plan(asked.clone());
     assert!(live.differs());
 
-    let settings = karpenter_decisions::bundle::Settings::at(crate::world::now());
+    let settings = karpenter_decisions::bundle::Settings::at(crate::rehearse::world::now());
     let bundle = Bundle::new("fake", "0.1.0", world.snapshot(), settings);
     let mut file = Vec::new();
     bundle::write(&bundle, &mut file).unwrap();

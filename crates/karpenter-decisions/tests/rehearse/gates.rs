@@ -6,7 +6,7 @@ use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{Settings, rehearse};
 use serde_json::json;
 
-use crate::world::{World, described, now, pool};
+use crate::rehearse::world::{World, described, now, pool};
 
 /// A cluster whose only NodePool is static.
 fn fixed() -> World {

@@ -3,7 +3,7 @@
 use karpenter_decisions::rehearse::plan::Plan;
 use serde_json::{Value, from_value, json};
 
-use crate::world::{World, described};
+use crate::rehearse::world::{World, described};
 
 fn only_empty() -> World {
     World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))

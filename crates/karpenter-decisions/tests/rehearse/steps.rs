@@ -5,7 +5,7 @@ use karpenter_decisions::rehearse::request::PlanRequest;
 use karpenter_decisions::rehearse::{MAX_RUNS, MAX_STATIC, Settings, rehearse};
 use serde_json::json;
 
-use crate::world::{World, deployment, described, now, pool};
+use crate::rehearse::world::{World, deployment, described, now, pool};
 
 fn quiet() -> World {
     World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }))

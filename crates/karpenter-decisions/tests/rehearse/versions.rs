@@ -11,7 +11,7 @@ use karpenter_decisions::rehearse::Settings;
 use karpenter_decisions::rehearse::plan::{Plan, RuleAlone, Sample, Versions};
 use serde_json::{Value, json};
 
-use crate::world::{World, described, now};
+use crate::rehearse::world::{World, described, now};
 
 fn compare(world: &World, from: &str, to: &str, more: Value) -> Plan {
     let mut request = json!({ "versions": { "from": from, "to": to } });
@@ -153,7 +153,7 @@ fn equal_rules_make_no_difference() {
 #[test]
 fn numbers_are_means_over_time_and_pending_pods_count_in_seconds() {
     let world = World::new(json!({ "disruption": { "consolidationPolicy": "WhenEmpty" } }));
-    let change = json!({ "for": "2m", "changes": [{ "apply": crate::world::deployment("web", 2, "1500m") }] });
+    let change = json!({ "for": "2m", "changes": [{ "apply": crate::rehearse::world::deployment("web", 2, "1500m") }] });
     let plan = compare(&world, "karpenter-1.14", "this", change);
     let run = versions(&plan).before;
     // A node of four cores, sixty seconds after the batch of a second: half of the time.

@@ -8,4 +8,4 @@ mod gates;
 mod lifecycle;
 mod steps;
 mod versions;
-mod world;
+pub mod world;

@@ -4,24 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-#[path = "charts/cluster_api.rs"]
 mod cluster_api;
-#[path = "charts/custom.rs"]
 mod custom;
-#[path = "charts/kwok.rs"]
 mod kwok;
-#[path = "charts/network.rs"]
 mod network;
-#[path = "charts/older.rs"]
 mod older;
-#[path = "charts/permissions.rs"]
 mod permissions;
-#[path = "charts/shadow.rs"]
 mod shadow;
-#[path = "charts/upstream.rs"]
 mod upstream;
-#[path = "kubectl/usable.rs"]
-mod usable;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,6 +21,8 @@ use insta::assert_snapshot;
 use karpenter_testbed::Testbed;
 use skipped::skipped;
 use tempfile::TempDir;
+
+use crate::kubectl::usable;
 
 /// The values of operators in the v0.33 and later walkthroughs.
 const TODAY: &str = "

@@ -4,8 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-#[path = "kubectl/usable.rs"]
-mod usable;
+pub mod usable;
 
 use std::path::PathBuf;
 use std::process::Stdio;

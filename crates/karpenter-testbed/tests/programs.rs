@@ -1,0 +1,4 @@
+//! The embedded API server with real programs, Helm and kubectl.
+
+mod charts;
+mod kubectl;

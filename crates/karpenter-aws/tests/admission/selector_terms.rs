@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{accepted, refused};
+use crate::admission::{accepted, refused};
 
 /// Conformance: AWS-api-31
 #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures::future::join_all;
 use karpenter_core::provider::CloudProvider;
 
-use crate::world::World;
+use crate::cluster::world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_claims_are_a_handful_of_calls() {

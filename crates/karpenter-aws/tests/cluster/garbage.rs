@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_aws::providers::instance::instance_id;
 use karpenter_core::provider::CloudProvider;
 
-use crate::world::{World, policy};
+use crate::cluster::world::{World, policy};
 
 /// Conformance: AWS-gc-01
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use karpenter_api::v1::NodeClaim;
 use karpenter_aws_fake::{ScheduledEvent, StatusReport};
 
-use crate::world::World;
+use crate::cluster::world::World;
 
 const DEADLINE: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 

@@ -5,7 +5,7 @@ use karpenter_aws::providers::instance_type::unavailable::CapacityType;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::world::{QUEUE, World, ZONE};
+use crate::cluster::world::{QUEUE, World, ZONE};
 
 fn message(n: usize, detail_type: &str, detail: Value) -> String {
     json!({

@@ -10,7 +10,7 @@ use karpenter_aws_fake::{CapacityReservation, InstanceState, Shortage};
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use serde_json::{Value, json};
 
-use crate::world::{World, ZONE};
+use crate::cluster::world::{World, ZONE};
 
 const TYPE: &str = "node.kubernetes.io/instance-type";
 const KIND: &str = "karpenter.sh/capacity-type";

@@ -8,7 +8,7 @@ use karpenter_kube::metrics::Counting;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::world::{World, WorldOptions};
+use crate::cluster::world::{World, WorldOptions};
 
 fn available(capacity_type: &str, zone: &str) -> String {
     let offering = "karpenter_cloudprovider_instance_type_offering_available";

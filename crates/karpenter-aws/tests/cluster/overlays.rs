@@ -7,7 +7,7 @@ use karpenter_core::provider::CloudProvider;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, WorldOptions};
+use crate::cluster::world::{World, WorldOptions};
 
 /// An instance type so new that its price is unknown.
 const UNPRICED: &str = "z99.huge";

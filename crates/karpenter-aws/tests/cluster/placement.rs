@@ -5,7 +5,7 @@ use karpenter_api::v1::NodeClaim;
 use karpenter_aws_fake::PlacementGroup;
 use serde_json::json;
 
-use crate::world::World;
+use crate::cluster::world::World;
 
 const PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
 

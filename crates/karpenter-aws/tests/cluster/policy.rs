@@ -11,7 +11,7 @@ use karpenter_aws_fake::{Cluster, Permission, PlacementGroup, Policy};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::world::{CLUSTER, POLICY, QUEUE, World};
+use crate::cluster::world::{CLUSTER, POLICY, QUEUE, World};
 
 /// Returns the statements of the documented policy that one of these permissions needs.
 fn used(needed: &[Permission]) -> Value {
@@ -145,6 +145,6 @@ async fn the_minimal_policy_is_what_a_cluster_needed() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == found,
-        "docs/iam-policy-minimal.json is out of date: UPDATE_POLICY=1 cargo test -p karpenter-aws --test cluster policy\n{found}"
+        "docs/iam-policy-minimal.json is out of date: UPDATE_POLICY=1 cargo test -p karpenter-aws --test aws policy\n{found}"
     );
 }

@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{World, WorldOptions, ZONE};
+use crate::cluster::world::{World, WorldOptions, ZONE};
 
 const PLAIN: &str = "cr-00000000000000001";
 const BLOCK: &str = "cr-00000000000000002";

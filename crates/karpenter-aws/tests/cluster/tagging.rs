@@ -6,7 +6,7 @@ use karpenter_api::v1::NodeClaim;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::world::World;
+use crate::cluster::world::World;
 
 async fn tagged(world: &World, name: &str) {
     let done = [

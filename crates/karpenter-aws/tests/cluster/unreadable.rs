@@ -4,7 +4,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_aws::api::EC2NodeClass;
 use serde_json::json;
 
-use crate::world::{World, WorldOptions};
+use crate::cluster::world::{World, WorldOptions};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_classes_that_cannot_be_parsed_get_an_event_and_do_not_hide_others() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use karpenter_aws_fake::{AwsFake, Cluster, ZonalShift};
 use serde_json::json;
 
-use crate::world::{CLUSTER, World, WorldOptions};
+use crate::cluster::world::{CLUSTER, World, WorldOptions};
 
 /// Returns a cluster that is registered for shifts, and shifted away from these zones.
 fn cluster(away_from: &[&str], fake: &AwsFake) -> Cluster {

@@ -12,8 +12,8 @@ use karpenter_aws::sdk::batcher::Window;
 use karpenter_aws_fake::{Fault, Shortage};
 use serde_json::json;
 
-use crate::support::{SUBNET_A, SUBNET_B, World};
-use crate::templates::template;
+use crate::ec2::support::{SUBNET_A, SUBNET_B, World};
+use crate::ec2::templates::template;
 
 /// Returns a fleet for m5.large in zone a, then c5.large in zone b.
 pub async fn fleet(world: &World, class: &str) -> Fleet {

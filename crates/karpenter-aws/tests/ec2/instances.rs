@@ -8,8 +8,8 @@ use karpenter_aws::providers::instance_type::shifted_zones::ShiftedZones;
 use karpenter_aws::sdk::{Aws, Connect};
 use karpenter_aws_fake::{Fault, InstanceState};
 
-use crate::fleets::{fleet, launch};
-use crate::support::World;
+use crate::ec2::fleets::{fleet, launch};
+use crate::ec2::support::World;
 
 fn instances(world: &World) -> Instances {
     Instances::new(world.aws.clone(), "test", true, ShiftedZones::default())
@@ -45,7 +45,7 @@ async fn instances_of_the_cluster_are_listed_and_missing_ones_forgotten() {
     );
     assert_eq!(
         one.security_groups,
-        BTreeSet::from([crate::support::GROUP.to_owned()])
+        BTreeSet::from([crate::ec2::support::GROUP.to_owned()])
     );
 
     world.fake.forget_calls();

@@ -24,8 +24,8 @@ use karpenter_core::requirements::{Operator, Requirement, Requirements};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::support::{Log, World};
-use crate::templates::settings;
+use crate::ec2::support::{Log, World};
+use crate::ec2::templates::settings;
 
 pub struct Case {
     pub world: World,

@@ -13,7 +13,7 @@ use karpenter_aws::providers::subnet::Subnets;
 use karpenter_aws::providers::version::KubernetesVersion;
 use serde_json::{Value, json};
 
-use crate::support::{World, class};
+use crate::ec2::support::{World, class};
 
 /// The parameters of each call of an action.
 fn asked(world: &World, action: &str) -> Vec<Value> {

@@ -4,8 +4,8 @@ use karpenter_aws_fake::Shortage;
 use karpenter_core::provider::CloudProviderError;
 use serde_json::Value;
 
-use crate::launches::Case;
-use crate::support::Log;
+use crate::ec2::launches::Case;
+use crate::ec2::support::Log;
 
 fn fields<'a>(line: &'a Value, names: &[&str]) -> Vec<&'a str> {
     let text = |name: &&str| line[*name].as_str().unwrap_or_default();

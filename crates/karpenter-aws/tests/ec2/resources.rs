@@ -18,7 +18,7 @@ use karpenter_core::fake;
 use karpenter_core::instance_type::InstanceType;
 use serde_json::json;
 
-use crate::support::{World, class};
+use crate::ec2::support::{World, class};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -31,9 +31,9 @@ use karpenter_aws::sdk::{Aws, AwsError, Connect};
 use serde_json::{Value, json};
 use skipped::skipped;
 
-use crate::support;
-use crate::support::World;
-use crate::templates::template;
+use crate::ec2::support;
+use crate::ec2::support::World;
+use crate::ec2::templates::template;
 
 /// A server of moto; it ends with the test.
 struct Moto {

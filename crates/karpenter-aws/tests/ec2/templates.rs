@@ -17,7 +17,7 @@ use karpenter_core::requirements::{Requirement, Requirements};
 use karpenter_core::resources::Resources;
 use serde_json::{Value, json};
 
-use crate::support::{World, resolved};
+use crate::ec2::support::{World, resolved};
 
 pub fn settings() -> ClusterSettings {
     ClusterSettings {

@@ -3,8 +3,8 @@
 use karpenter_aws::providers::launch_template::LaunchTemplates;
 use karpenter_aws_fake::Fault;
 
-use crate::support::{Log, World};
-use crate::templates::template;
+use crate::ec2::support::{Log, World};
+use crate::ec2::templates::template;
 
 /// Conformance: AWS-lt-13
 #[tokio::test]

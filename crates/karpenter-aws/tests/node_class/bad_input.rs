@@ -7,7 +7,7 @@ use karpenter_aws::api::{EC2NodeClass, condition_types as types};
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use serde_json::{Value, json};
 
-use crate::support::{ROLE, World, is, says};
+use crate::node_class::support::{ROLE, World, is, says};
 
 const VALIDATION: &str = types::VALIDATION_SUCCEEDED;
 

@@ -8,7 +8,7 @@ use karpenter_aws_fake::{CapacityReservation, Image};
 use karpenter_core::provider::CloudProvider;
 use serde_json::{Value, json};
 
-use crate::support::{CLUSTER, World};
+use crate::node_class::support::{CLUSTER, World};
 
 /// Creates a ready class, its NodePool, and a NodeClaim with an m5.large instance in the first zone.
 async fn launched(world: &World, spec: Value, capacity_type: &str) -> NodeClaim {
@@ -118,7 +118,7 @@ async fn drift_follows_changes_of_selectors_and_static_fields() {
     for (change_, back) in [
         (
             json!({ "role": "Other" }),
-            json!({ "role": crate::support::ROLE }),
+            json!({ "role": crate::node_class::support::ROLE }),
         ),
         (json!({ "tags": { "a": "b" } }), json!({ "tags": null })),
         (json!({ "userData": "echo" }), json!({ "userData": null })),

@@ -6,7 +6,7 @@ use karpenter_aws::api::labels::annotations::{NODE_CLASS_HASH, NODE_CLASS_HASH_V
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::World;
+use crate::node_class::support::World;
 
 /// Conformance: AWS-hash-08
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

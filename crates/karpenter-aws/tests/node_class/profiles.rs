@@ -9,7 +9,7 @@ use karpenter_aws::controllers::node_class::InstanceProfileGc;
 use karpenter_kube::controller::Periodic;
 use serde_json::json;
 
-use crate::support::{ROLE, World, is, observed, says};
+use crate::node_class::support::{ROLE, World, is, observed, says};
 
 fn names(world: &World) -> Vec<String> {
     let all = world.fake.instance_profiles();

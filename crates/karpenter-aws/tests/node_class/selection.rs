@@ -12,7 +12,7 @@ use karpenter_aws_fake::{
 use karpenter_kube::controller::Next;
 use serde_json::json;
 
-use crate::support::{IMAGES, World, is, observed, reason, says};
+use crate::node_class::support::{IMAGES, World, is, observed, reason, says};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -6,7 +6,7 @@ use karpenter_aws_fake::Fault;
 use karpenter_kube::controller::Next;
 use serde_json::json;
 
-use crate::support::{ROLE, World};
+use crate::node_class::support::{ROLE, World};
 
 async fn is_gone(world: &World, name: &str) -> bool {
     world.classes().get_opt(name).await.unwrap().is_none()

@@ -6,7 +6,7 @@ use karpenter_aws_fake::{Cluster, Fault};
 use karpenter_kube::controller::ReconcileError;
 use serde_json::{Value, json};
 
-use crate::support::{CLUSTER, World, is, observed, reason, says};
+use crate::node_class::support::{CLUSTER, World, is, observed, reason, says};
 
 const VALIDATION: &str = types::VALIDATION_SUCCEEDED;
 
@@ -188,7 +188,7 @@ async fn a_user_managed_profile_must_exist_and_our_new_one_is_waited_for() {
     );
     world
         .fake
-        .add_instance_profile("missing", Some(crate::support::ROLE));
+        .add_instance_profile("missing", Some(crate::node_class::support::ROLE));
     assert!(
         world.seen("theirs").await.is_true(core_types::READY),
         "it is called again each time"
@@ -260,7 +260,7 @@ async fn the_verdict_on_a_deleted_class_is_removed() {
     let world = World::new().await;
     world
         .fake
-        .add_instance_profile("theirs", Some(crate::support::ROLE));
+        .add_instance_profile("theirs", Some(crate::node_class::support::ROLE));
     let spec = json!({ "role": null, "instanceProfile": "theirs" });
     assert!(
         world

@@ -7,7 +7,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use serde_json::{Value, json};
 
-use crate::{Admission, pool, with};
+use super::{Admission, pool, with};
 
 /// Returns the printer columns; those that only `-o wide` prints have a star.
 fn columns(definition: &Value) -> Vec<String> {
@@ -282,7 +282,7 @@ fn a_provider_reserves_its_domain() {
     admission.accepts(&label(allowed));
 
     let claims = Admission::new(&crd::node_claim(&[kwok]));
-    let claim = with(crate::claim(), "spec.requirements", required(other));
+    let claim = with(super::claim(), "spec.requirements", required(other));
     claims.refuses_with(&claim, message);
 }
 
@@ -348,7 +348,7 @@ fn types_and_schemas_have_the_same_fields() {
 #[test]
 fn serialized_types_are_admitted() {
     let mut pool = NodePool::new("a", Default::default());
-    pool.spec.template.spec.node_class_ref = serde_json::from_value(crate::reference()).unwrap();
+    pool.spec.template.spec.node_class_ref = serde_json::from_value(super::reference()).unwrap();
     Admission::node_pool().accepts(&serde_json::to_value(&pool).unwrap());
     let claim = pool.spec.template.to_node_claim();
     Admission::node_claim().accepts(&serde_json::to_value(&claim).unwrap());

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::Admission;
+use super::Admission;
 
 /// Reads an example and asserts that the API server admits it, and that the type keeps all of its defaulted fields.
 #[track_caller]

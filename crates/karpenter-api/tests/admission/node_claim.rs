@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Admission, claim, with};
+use super::{Admission, claim, with};
 
 fn with_requirement(requirement: Value) -> Value {
     with(claim(), "spec.requirements", json!([requirement]))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Admission, pool, with};
+use super::{Admission, pool, with};
 
 const TEMPLATE: &str = "spec.template.spec";
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::Admission;
+use super::Admission;
 
 fn overlays() -> Admission {
     Admission::node_overlay()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::Admission;
+use super::Admission;
 
 /// Returns the recordings of the kinds of this crate.
 fn recordings() -> Vec<(Value, Admission)> {

@@ -3,7 +3,7 @@
 use karpenter_core::dra::Failure;
 use serde_json::{Value, json};
 
-use crate::{DRIVER, FIRST, Pass, SECOND, Stage, gpus, node, one_gpu, slice_spec};
+use super::{DRIVER, FIRST, Pass, SECOND, Stage, gpus, node, one_gpu, slice_spec};
 
 /// Returns whether node `n` has devices for each of the claims in turn, which are allocated.
 fn taken<const N: usize>(pass: &mut Pass<'_>, claims: [&str; N]) -> [bool; N] {

@@ -3,7 +3,7 @@
 use karpenter_core::dra::{Failure, Host};
 use serde_json::{Value, json};
 
-use crate::{DRIVER, FIRST, SECOND, Stage, ZONE, gpus, node, one_gpu, slice_spec, zones};
+use super::{DRIVER, FIRST, SECOND, Stage, ZONE, gpus, node, one_gpu, slice_spec, zones};
 
 /// Returns a node selector whose terms are alternatives, one for each zone.
 fn in_zones(zones: &[&str]) -> Value {

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod allocator;
 mod shadow;
 #[path = "../../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]
 mod usable;

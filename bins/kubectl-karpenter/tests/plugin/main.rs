@@ -8,6 +8,7 @@
 
 mod answers;
 mod bundles;
+mod convert;
 mod dashboard;
 mod disk;
 mod fixture;
@@ -16,6 +17,7 @@ mod mistakes;
 mod nodes;
 mod pause;
 mod plan;
+mod reference;
 mod transport;
 
 #[path = "../../../../crates/karpenter-testbed/tests/kubectl/usable.rs"]

@@ -14,5 +14,5 @@ mod policy;
 mod reserved;
 mod tagging;
 mod unreadable;
-mod world;
+pub mod world;
 mod zonal_shift;

@@ -15,6 +15,6 @@ mod questions;
 mod reports;
 mod resources;
 mod second_opinion;
-mod support;
+pub mod support;
 mod templates;
 mod unused_templates;

@@ -11,7 +11,7 @@ use karpenter_aws::api::EC2NodeClass;
 use karpenter_aws::context::{AwsContext, AwsSettings};
 use karpenter_aws::controllers::node_class::NodeClasses;
 use karpenter_aws::operator::AwsOperator;
-use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws::sdk::Aws;
 use karpenter_aws_fake::{AwsFake, Builder, Server};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{CloudProvider, CloudProviderError, ProviderProfile};
@@ -27,8 +27,10 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::cluster::world::without_rules;
+use crate::ec2::support::{class, how};
+
 pub const CLUSTER: &str = "test";
-pub const REGION: &str = "us-west-2";
 pub const ROLE: &str = "KarpenterNodeRole-test";
 /// The version of the testbed's API server.
 const VERSION: &str = "1.36";
@@ -139,15 +141,7 @@ impl World {
             .await
             .unwrap();
         let registry = Registry::new();
-        let how = Connect {
-            region: Some(REGION.into()),
-            endpoint: Some(server.url()),
-            credentials: Some(("AKIATEST".into(), "secret".into())),
-            pause: Duration::from_millis(1),
-            registry: registry.clone(),
-            ..Connect::default()
-        };
-        let connected = Aws::connect(&how).await.unwrap();
+        let connected = Aws::connect(&how(&server, registry.clone())).await.unwrap();
         let mut configured = AwsSettings::for_cluster(CLUSTER);
         configured.endpoint = Some("https://test.example".into());
         configured.ca_bundle = Some("Y2E=".into());
@@ -207,16 +201,6 @@ impl World {
 
     /// From now on the API server takes classes that break the rules of their definition, as under an older one.
     pub async fn admit_anything(&self) {
-        fn without_rules(schema: &mut Value) {
-            match schema {
-                Value::Object(members) => {
-                    members.remove("x-kubernetes-validations");
-                    members.values_mut().for_each(without_rules);
-                }
-                Value::Array(items) => items.iter_mut().for_each(without_rules),
-                _ => {}
-            }
-        }
         let mut definition = karpenter_aws::api::crd();
         without_rules(&mut definition);
         self.testbed.apply_crds([definition]).await.unwrap();
@@ -236,7 +220,8 @@ impl World {
 
     /// Creates a node class that selects by the tag of the cluster, changed by `spec`; `null` removes a field.
     pub async fn create(&self, name: &str, spec: Value) -> EC2NodeClass {
-        let class = manifest(name, spec);
+        let mut class = class(name, spec);
+        (class.metadata.uid, class.metadata.generation) = (None, None);
         self.classes()
             .create(&PostParams::default(), &class)
             .await
@@ -378,20 +363,4 @@ impl World {
         let name = format!("{IMAGES}/{arch}/standard/recommended/image_id");
         self.fake.parameter(&name).unwrap()
     }
-}
-
-pub fn manifest(name: &str, spec: Value) -> EC2NodeClass {
-    let discovery = json!([{ "tags": { "karpenter.sh/discovery": CLUSTER } }]);
-    let mut whole = json!({
-        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
-        "metadata": { "name": name },
-        "spec": {
-            "role": ROLE, "subnetSelectorTerms": discovery, "securityGroupSelectorTerms": discovery,
-            "amiSelectorTerms": [{ "alias": "al2023@latest" }],
-        },
-    });
-    for (key, value) in spec.as_object().into_iter().flatten() {
-        whole["spec"][key] = value.clone();
-    }
-    serde_json::from_value(whole).unwrap()
 }

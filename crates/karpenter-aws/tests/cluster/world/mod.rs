@@ -575,7 +575,7 @@ pub fn policy() -> Policy {
 }
 
 /// Removes the rules from a CustomResourceDefinition, as if it were an older one.
-fn without_rules(schema: &mut Value) {
+pub fn without_rules(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             members.remove("x-kubernetes-validations");

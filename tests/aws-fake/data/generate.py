@@ -19,8 +19,7 @@ OTHERS = {
         CreateRole""",
     "sts": "AssumeRoleWithWebIdentity",
     "ssm": "GetParameter",
-    "sqs": """GetQueueUrl CreateQueue SendMessage
-        ReceiveMessage DeleteMessageBatch""",
+    "sqs": "GetQueueUrl ReceiveMessage DeleteMessageBatch",
     "eks": "DescribeCluster",
     "pricing": "GetProducts",
     "arc-zonal-shift": "GetManagedResource",

@@ -31,8 +31,6 @@ pub(crate) struct Queue {
 
 /// How long a received message stays hidden.
 const VISIBILITY: Duration = Duration::from_secs(30);
-/// Maximum size of a message.
-const MAX_BODY: usize = 1_048_576;
 
 impl Queue {
     pub(crate) fn new(name: &str) -> Self {
@@ -42,15 +40,13 @@ impl Queue {
         }
     }
 
-    pub(crate) fn send(&mut self, body: String, now: Timestamp, ids: &mut Ids) -> String {
-        let id = ids.uuid();
+    pub(crate) fn send(&mut self, body: String, now: Timestamp, ids: &mut Ids) {
         self.messages.push_back(Message {
-            id: id.clone(),
+            id: ids.uuid(),
             body,
             visible_at: now,
             handle: String::new(),
         });
-        id
     }
 
     /// Iterates over the messages that are waiting or in flight.
@@ -169,21 +165,6 @@ impl SqsCall<'_> {
                 }
                 done(json!({"QueueUrl": self.url(name)}))
             }
-            "CreateQueue" => {
-                let name = p.text("QueueName").ok_or_else(|| missing("QueueName"))?;
-                self.need(name)?;
-                let ok = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
-                if name.is_empty() || name.len() > 80 || !name.chars().all(ok) {
-                    return Err(AwsError::invalid_value(
-                        "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
-                    ));
-                }
-                let queues = &mut self.queues.0;
-                queues
-                    .entry(name.to_owned())
-                    .or_insert_with(|| Queue::new(name));
-                done(json!({"QueueUrl": self.url(name)}))
-            }
             _ => self.on_queue(p, waited),
         }
     }
@@ -198,7 +179,6 @@ impl SqsCall<'_> {
         let done = |value: Value| Ok(Outcome::Done(Reply::Tree(value)));
         match action.as_str() {
             "ReceiveMessage" => receive(queue, p, waited, now, ids),
-            "SendMessage" => done(send(queue, p, now, ids)?),
             "DeleteMessageBatch" => {
                 let (mut good, mut bad) = (Vec::new(), Vec::new());
                 for entry in batch(p)? {
@@ -239,28 +219,6 @@ fn failed(id: &str, error: &AwsError) -> Value {
 
 fn digest(text: &str) -> String {
     format!("{:x}", md5::compute(text))
-}
-
-fn send(
-    queue: &mut Queue,
-    p: Params<'_>,
-    now: Timestamp,
-    ids: &mut Ids,
-) -> Result<Value, AwsError> {
-    let body = p
-        .text("MessageBody")
-        .ok_or_else(|| missing("MessageBody"))?;
-    if body.is_empty() {
-        return Err(missing("MessageBody"));
-    }
-    if body.len() > MAX_BODY {
-        return Err(AwsError::invalid_value(format!(
-            "One or more parameters are invalid. Reason: Message must be shorter than {MAX_BODY} bytes."
-        )));
-    }
-    p.only(&["QueueUrl", "MessageBody"])?;
-    let id = queue.send(body.to_owned(), now, ids);
-    Ok(json!({"MessageId": id, "MD5OfMessageBody": digest(body)}))
 }
 
 fn receive(

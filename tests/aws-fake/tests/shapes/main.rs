@@ -1,4 +1,4 @@
-//! Every response of the stand-in is parsed by AWS's published models. What the calls do is compared with moto, in
+//! Every response of the stand-in is parsed by AWS's published models. Error codes are compared with moto's, in
 //! `crates/karpenter-aws/tests/ec2/second_opinion.rs`.
 
 #![expect(

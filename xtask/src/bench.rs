@@ -19,17 +19,6 @@ struct Metadata {
 struct Package {
     name: String,
     targets: Vec<Target>,
-    /// The table `package.metadata` of the manifest.
-    #[serde(default)]
-    metadata: serde_json::Value,
-}
-
-impl Package {
-    /// Whether the manifest has `package.metadata.bench.default-features = false`: the benches do not need the default features,
-    /// which take long to build.
-    fn without_default_features(&self) -> bool {
-        self.metadata["bench"]["default-features"] == false
-    }
 }
 
 #[derive(Deserialize)]
@@ -86,9 +75,6 @@ fn measure(
         .args(["bench", "--quiet", "--package", package, "--bench", target])
         .current_dir(root);
     let package = metadata.packages.iter().find(|known| known.name == package);
-    if package.is_some_and(Package::without_default_features) {
-        command.arg("--no-default-features");
-    }
     let targets = package.map(|p| p.targets.as_slice()).unwrap_or_default();
     if let Some(found) = targets.iter().find(|t| t.name == target)
         && !found.required_features.is_empty()
@@ -180,7 +166,6 @@ mod tests {
     fn metadata(targets: &[(&str, &str)]) -> Metadata {
         let package = |(package, bench): &(&str, &str)| Package {
             name: (*package).to_owned(),
-            metadata: serde_json::Value::Null,
             targets: vec![
                 Target {
                     name: (*package).to_owned(),

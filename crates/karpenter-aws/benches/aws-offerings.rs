@@ -6,68 +6,39 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the benchmark")]
 
 use std::collections::BTreeSet;
-use std::io::Read as _;
-use std::path::Path;
 
 use jiff::Timestamp;
 use karpenter_aws::api::{EC2NodeClass, Subnet};
+use karpenter_aws::providers::instance_type::offered::catalogue::instance_types;
 use karpenter_aws::providers::instance_type::unavailable::{CapacityType, Pool, Unavailable};
 use karpenter_aws::providers::instance_type::{
     DiscoveredMemory, InstanceTypeInfo, OfferingState, Resolver, ResolverSettings, Shape,
     SizeSettings,
 };
 use karpenter_aws::providers::pricing::Pricing;
+use karpenter_aws::sdk::{Aws, Connect};
+use karpenter_aws_fake::AwsFake;
 use karpenter_bench::Suite;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const TYPES: usize = 1000;
 const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const CLASSES: usize = 20;
 
-/// Returns the first thousand of EC2's recorded responses.
-fn infos() -> Vec<InstanceTypeInfo> {
-    fn capitalized(value: Value) -> Value {
-        match value {
-            Value::Object(object) => object
-                .into_iter()
-                .map(|(key, value)| (key[..1].to_uppercase() + &key[1..], capitalized(value)))
-                .collect(),
-            Value::Array(values) => values.into_iter().map(capitalized).collect(),
-            other => other,
-        }
-    }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/aws-fake/data/instance-types.json.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
-        .read_to_string(&mut text)
-        .unwrap();
-    /// Reads one record at a time: all at once take more memory than what is measured.
-    struct Records(Vec<InstanceTypeInfo>);
-    impl<'de> serde::Deserialize<'de> for Records {
-        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            struct OneByOne;
-            impl<'de> serde::de::Visitor<'de> for OneByOne {
-                type Value = Records;
-                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                    f.write_str("a list of records")
-                }
-                fn visit_seq<A: serde::de::SeqAccess<'de>>(
-                    self,
-                    mut seq: A,
-                ) -> Result<Records, A::Error> {
-                    let mut infos = Vec::new();
-                    while let Some(record) = seq.next_element::<Value>()? {
-                        infos.push(serde_json::from_value(capitalized(record)).unwrap());
-                    }
-                    Ok(Records(infos))
-                }
-            }
-            deserializer.deserialize_seq(OneByOne)
-        }
-    }
-    let Records(mut infos) = serde_json::from_str(&text).unwrap();
-    infos.retain(|info| !info.architectures.is_empty());
+/// Returns the first thousand of EC2's recorded instance types, as the controller lists them.
+#[tokio::main(flavor = "current_thread")]
+async fn infos() -> Vec<InstanceTypeInfo> {
+    let fake = AwsFake::builder().unlimited().build();
+    fake.offer_recorded_instance_types();
+    let server = fake.serve(0).await.unwrap();
+    let how = Connect {
+        region: Some(karpenter_aws_fake::REGION.into()),
+        endpoint: Some(server.url()),
+        credentials: Some(("AKIATEST".into(), "secret".into())),
+        ..Connect::default()
+    };
+    let aws = Aws::connect(&how).await.unwrap();
+    let mut infos = instance_types(&aws).await.unwrap();
     infos.truncate(TYPES);
     infos
 }
@@ -107,8 +78,7 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
-        let infos = infos();
+    fn new(infos: &[InstanceTypeInfo]) -> Self {
         let zones: BTreeSet<String> = ZONES
             .iter()
             .map(|zone| format!("us-west-2{zone}"))
@@ -125,7 +95,7 @@ impl World {
             .iter()
             .map(|info| (info.name.clone(), zones.clone()))
             .collect();
-        resolver.update_types(infos);
+        resolver.update_types(infos.to_vec());
         resolver.update_offered_zones(offered);
         Self {
             resolver,
@@ -160,23 +130,28 @@ impl World {
 
 fn main() {
     let mut suite = Suite::from_args("aws-offerings");
+    let infos = infos();
     suite.case("cold", |run| {
         run.parameter("types", TYPES);
         run.parameter("zones", ZONES.len());
         run.parameter("classes", CLASSES);
-        run.measure_with(CLASSES, World::new, |mut world| {
-            world.resolve();
-            world
-        });
+        run.measure_with(
+            CLASSES,
+            || World::new(&infos),
+            |mut world| {
+                world.resolve();
+                world
+            },
+        );
     });
     suite.case("unchanged", |run| {
-        let mut world = World::new();
+        let mut world = World::new(&infos);
         world.resolve();
         run.parameter("classes", CLASSES);
         run.measure(CLASSES, || assert_eq!(world.resolve(), 0));
     });
     suite.case("one-mark", |run| {
-        let mut world = World::new();
+        let mut world = World::new(&infos);
         world.resolve();
         let mut count = 0;
         run.parameter("classes", CLASSES);
@@ -194,7 +169,7 @@ fn main() {
         });
     });
     suite.case("all-prices", |run| {
-        let mut world = World::new();
+        let mut world = World::new(&infos);
         world.resolve();
         let names: Vec<String> = world
             .resolver

@@ -169,10 +169,14 @@ impl Catalog {
     }
 
     /// Adds an instance type that is offered in every zone.
-    pub(crate) fn add(&mut self, instance_type: InstanceType) {
+    pub(crate) fn add(&mut self, instance_type: Arc<InstanceType>) {
         let mask = (1 << self.zones.len()) - 1;
         self.offered.insert(instance_type.name.clone(), mask);
-        self.types
-            .insert(instance_type.name.clone(), Arc::new(instance_type));
+        self.types.insert(instance_type.name.clone(), instance_type);
+    }
+
+    /// Adds the recorded instance types of all regions.
+    pub(crate) fn offer_recorded(&mut self) {
+        TYPES.values().cloned().for_each(|found| self.add(found));
     }
 }

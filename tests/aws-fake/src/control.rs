@@ -282,7 +282,12 @@ impl AwsFake {
             },
         });
         let added = InstanceType::new(record);
-        self.change(|r, _| added.map(|added| r.ec2.catalog.add(added)));
+        self.change(|r, _| added.map(|added| r.ec2.catalog.add(added.into())));
+    }
+
+    /// Offers all recorded instance types in every zone, including those that only other regions offer.
+    pub fn offer_recorded_instance_types(&self) {
+        self.change(|r, _| r.ec2.catalog.offer_recorded());
     }
 
     /// Removes the instance types that `keep` rejects.

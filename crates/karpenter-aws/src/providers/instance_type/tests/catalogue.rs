@@ -1,6 +1,13 @@
 //! Comparison with upstream's published catalog of instance types.
 
+use std::io::Read as _;
+use std::path::Path;
+
+use karpenter_aws_fake::AwsFake;
+
 use super::*;
+use crate::providers::instance_type::offered::catalogue::instance_types;
+use crate::sdk::{Aws, Connect};
 
 fn unpacked(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -11,29 +18,20 @@ fn unpacked(path: &str) -> String {
     text
 }
 
-/// Returns EC2's response for every instance type, as recorded for the stand-in for AWS.
-fn recorded() -> Vec<InstanceTypeInfo> {
-    fn capitalized(value: Value) -> Value {
-        match value {
-            Value::Object(object) => object
-                .into_iter()
-                .map(|(key, value)| {
-                    let key = key[..1].to_uppercase() + &key[1..];
-                    (key, capitalized(value))
-                })
-                .collect(),
-            Value::Array(values) => values.into_iter().map(capitalized).collect(),
-            other => other,
-        }
-    }
-    let records: Vec<Value> = serde_json::from_str(&unpacked(
-        "../../tests/aws-fake/data/instance-types.json.gz",
-    ))
-    .unwrap();
-    records
-        .into_iter()
-        .map(|record| serde_json::from_value(capitalized(record)).unwrap())
-        .collect()
+/// Returns all instance types of EC2's recorded responses, as the controller lists them.
+#[tokio::main(flavor = "current_thread")]
+async fn recorded() -> Vec<InstanceTypeInfo> {
+    let fake = AwsFake::builder().unlimited().build();
+    fake.offer_recorded_instance_types();
+    let server = fake.serve(0).await.unwrap();
+    let how = Connect {
+        region: Some(karpenter_aws_fake::REGION.into()),
+        endpoint: Some(server.url()),
+        credentials: Some(("AKIATEST".into(), "secret".into())),
+        ..Connect::default()
+    };
+    let aws = Aws::connect(&how).await.unwrap();
+    instance_types(&aws).await.unwrap()
 }
 
 /// Differences because the published catalog is of another date than the recorded responses of EC2 and our tables:

@@ -1,11 +1,10 @@
 //! The instance types of classes in upstream's scenarios.
 
+#[cfg(feature = "sdk")]
 mod catalogue;
 mod offerings;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -24,7 +23,7 @@ use crate::providers::pricing::Pricing;
 
 const MIB: i64 = 1 << 20;
 
-/// Returns the sample of EC2's responses that upstream's tests use, and the zones its types are offered in.
+/// Returns the sample of instance types that upstream's tests use, and the zones they are offered in.
 fn samples() -> (Vec<InstanceTypeInfo>, BTreeMap<String, BTreeSet<String>>) {
     let text = include_str!("../../../../tests/data/sample-instance-types.json");
     let file: Value = serde_json::from_str(text).unwrap();

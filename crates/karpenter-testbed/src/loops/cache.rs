@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
@@ -369,7 +369,6 @@ kinds! {
     claims: PersistentVolumeClaim,
     volumes: PersistentVolume,
     storage_classes: StorageClass,
-    csi_nodes: CSINode,
 }
 
 impl Cached for Pod {

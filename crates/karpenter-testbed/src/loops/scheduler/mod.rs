@@ -1,12 +1,13 @@
 //! kube-scheduler: places pods, or reports why they stay pending.
 //!
 //! Filters and scores are kube-scheduler's default plugins: NodeUnschedulable, NodeName, TaintToleration, NodeAffinity,
-//! NodePorts, NodeResourcesFit, VolumeRestrictions (ReadWriteOncePod), NodeVolumeLimits (CSI), VolumeBinding, VolumeZone,
-//! PodTopologySpread, InterPodAffinity, SchedulingGates; priority order; `status.nominatedNodeName` is tried first.
+//! NodePorts, NodeResourcesFit, VolumeRestrictions (ReadWriteOncePod), VolumeBinding, VolumeZone, PodTopologySpread,
+//! InterPodAffinity, SchedulingGates; priority order; `status.nominatedNodeName` is tried first.
 //!
-//! Not implemented: preemption (the message is kube-scheduler's message without victims), the default spread constraints of
-//! services, the symmetric score of existing pods' preferred affinity, ImageLocality, dynamic resources, extenders and profiles, the
-//! back-off of rejected pods (an idle kube-scheduler has none either).
+//! Not implemented: preemption (the message is kube-scheduler's message without victims), NodeVolumeLimits and the topology keys
+//! of CSINodes (a new volume is accessible in the zone of its node), the default spread constraints of services, the symmetric
+//! score of existing pods' preferred affinity, ImageLocality, dynamic resources, extenders and profiles, the back-off of rejected
+//! pods (an idle kube-scheduler has none either).
 //! The message of a condition is rewritten at most every ten seconds, and a rejection is computed once for all pods of equal
 //! shape.
 //!
@@ -139,9 +140,6 @@ impl Scheduler {
             Change::Pod(diff) => self.take_in_pod(diff),
             Change::Node(diff) => self.engine.set_node(&diff.key().name, diff.new.as_deref()),
             Change::Namespace(Diff { new: Some(new), .. }) => self.engine.set_namespace(&new),
-            Change::CSINode(Diff { new: Some(new), .. }) => {
-                self.engine.volumes().set_csi_node(&new);
-            }
             Change::PersistentVolumeClaim(diff) => {
                 let volumes = self.engine.volumes();
                 volumes.set_claim(&diff.key(), diff.new.as_deref());

@@ -56,8 +56,8 @@ pub(crate) struct NodeInfo {
     pub(crate) number: u64,
     requested: Amounts,
     ports: Vec<HostPort>,
-    /// Mounted volumes: (driver, volume).
-    volumes: FxHashSet<(String, String)>,
+    /// Names of the mounted volumes.
+    volumes: FxHashSet<String>,
 }
 
 impl NodeInfo {
@@ -74,7 +74,7 @@ impl NodeInfo {
     }
 
     /// Adds a pod of this shape.
-    pub(crate) fn add(&mut self, shape: &Shape, volumes: &[(String, String)]) {
+    pub(crate) fn add(&mut self, shape: &Shape, volumes: &[String]) {
         for (name, amount) in &shape.requests {
             let requested = self.requested.entry(name.clone()).or_default();
             *requested = requested.saturating_add(*amount);
@@ -130,13 +130,8 @@ impl NodeInfo {
     }
 
     /// Whether a pod on the node mounts this volume.
-    pub(crate) fn mounts(&self, volume: &(String, String)) -> bool {
+    pub(crate) fn mounts(&self, volume: &str) -> bool {
         self.volumes.contains(volume)
-    }
-
-    /// Returns how many volumes of the driver are mounted.
-    pub(crate) fn mounted(&self, driver: &str) -> usize {
-        self.volumes.iter().filter(|(d, _)| d == driver).count()
     }
 
     /// Returns the score of the node for the pod; larger is better.

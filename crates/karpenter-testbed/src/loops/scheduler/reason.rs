@@ -22,7 +22,6 @@ pub(crate) enum Reason {
         never: bool,
     },
     ReadWriteOncePod,
-    VolumeLimit,
     VolumeNodeAffinity,
     VolumeMissing,
     VolumeNoneToBind,
@@ -41,7 +40,6 @@ impl Reason {
             Self::Ports
             | Self::TooManyPods
             | Self::ReadWriteOncePod
-            | Self::VolumeLimit
             | Self::Spread
             | Self::AntiAffinity
             | Self::ExistingAntiAffinity => true,
@@ -67,7 +65,6 @@ impl fmt::Display for Reason {
             Self::ReadWriteOncePod => {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
             }
-            Self::VolumeLimit => "node(s) exceed max volume count",
             Self::VolumeNodeAffinity => "node(s) didn't match PersistentVolume's node affinity",
             Self::VolumeMissing => {
                 "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::StorageClass;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::node::NodeInfo;
@@ -39,7 +39,6 @@ struct Volume {
     class: String,
     bytes: i64,
     modes: Vec<String>,
-    driver: Option<String>,
     released: bool,
 }
 
@@ -67,17 +66,12 @@ pub(crate) enum ClaimBinding {
 /// The requirement of a claim on the node.
 #[derive(Debug, Clone)]
 pub(crate) enum Need {
-    /// Bound to a volume that exists.
-    Volume {
-        name: String,
-        driver: String,
-    },
+    /// Bound to a volume that exists, with its name.
+    Volume(String),
     /// Bound to a volume that does not exist.
     Missing,
-    Waiting {
-        claim: ClaimKey,
-        driver: String,
-    },
+    /// Waiting for its first consumer.
+    Waiting(ClaimKey),
 }
 
 /// All claims, volumes and storage classes.
@@ -86,8 +80,6 @@ pub(crate) struct VolumeCatalog {
     claims: FxHashMap<ClaimKey, Claim>,
     volumes: BTreeMap<String, Volume>,
     classes: FxHashMap<String, Class>,
-    /// Attach limits and topology keys by (node, driver).
-    csi: FxHashMap<(String, String), (Option<usize>, Vec<String>)>,
 }
 
 impl VolumeCatalog {
@@ -137,7 +129,6 @@ impl VolumeCatalog {
                 .and_then(|c| c.get("storage"))
                 .map_or(0, quantity::whole),
             modes: spec.access_modes.unwrap_or_default(),
-            driver: spec.csi.map(|c| c.driver),
             released: matches!(phase, Some("Released" | "Failed"))
                 || volume.metadata.deletion_timestamp.is_some(),
         };
@@ -169,36 +160,6 @@ impl VolumeCatalog {
         self.classes.insert(name.to_owned(), read);
     }
 
-    /// Updates what the drivers report on a node.
-    pub(crate) fn set_csi_node(&mut self, csi: &CSINode) {
-        let node = csi.metadata.name.clone().unwrap_or_default();
-        for driver in &csi.spec.drivers {
-            let limit = driver.allocatable.as_ref().and_then(|a| a.count);
-            let limit = limit.and_then(|l| usize::try_from(l).ok());
-            let keys = driver.topology_keys.clone().unwrap_or_default();
-            self.csi
-                .insert((node.clone(), driver.name.clone()), (limit, keys));
-        }
-    }
-
-    /// Whether mounting `volumes` too would exceed an attach limit of the node.
-    pub(crate) fn limit_exceeded(&self, volumes: &[(String, String)], node: &NodeInfo) -> bool {
-        let added = |driver: &str| {
-            let added: FxHashSet<_> = volumes
-                .iter()
-                .filter(|v| v.0 == driver && !node.mounts(v))
-                .collect();
-            added.len()
-        };
-        volumes.iter().any(|(driver, _)| {
-            let reported = self.csi.get(&(node.name.to_string(), driver.clone()));
-            let limit = reported.and_then(|(limit, _)| *limit);
-            limit.is_some_and(|limit| {
-                added(driver) > 0 && node.mounted(driver) + added(driver) > limit
-            })
-        })
-    }
-
     /// Returns the requirements of the pod's claims on the node, or the reason to reject the pod.
     pub(crate) fn needs(&self, shape: &Shape) -> Result<Vec<Need>, String> {
         let mut needs = Vec::new();
@@ -211,18 +172,10 @@ impl VolumeCatalog {
                 return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
             }
             needs.push(match &claim.volume {
-                Some(volume) => match self.volumes.get(volume) {
-                    Some(found) => Need::Volume {
-                        name: volume.clone(),
-                        driver: self.driver(found),
-                    },
-                    None => Need::Missing,
-                },
+                Some(volume) if self.volumes.contains_key(volume) => Need::Volume(volume.clone()),
+                Some(_) => Need::Missing,
                 None => match self.classes.get(&claim.class) {
-                    Some(class) if class.waits => Need::Waiting {
-                        claim: claim_key,
-                        driver: class.provisioner.clone(),
-                    },
+                    Some(class) if class.waits => Need::Waiting(claim_key),
                     _ => return Err("pod has unbound immediate PersistentVolumeClaims".to_owned()),
                 },
             });
@@ -230,27 +183,14 @@ impl VolumeCatalog {
         Ok(needs)
     }
 
-    fn driver(&self, volume: &Volume) -> String {
-        volume.driver.clone().unwrap_or_else(|| {
-            self.classes
-                .get(&volume.class)
-                .map(|c| c.provisioner.clone())
-                .unwrap_or_default()
-        })
-    }
-
-    /// Returns the volumes that a node counts against attach limits.
-    pub(crate) fn attachments(&self, needs: &[Need]) -> Vec<(String, String)> {
-        needs
-            .iter()
-            .filter_map(|need| match need {
-                Need::Volume { name, driver } => Some((driver.clone(), name.clone())),
-                Need::Waiting { claim, driver } => {
-                    Some((driver.clone(), self.new_volume_name(claim)))
-                }
-                Need::Missing => None,
-            })
-            .collect()
+    /// Returns the names of the volumes that a pod with these needs mounts.
+    pub(crate) fn mounts(&self, needs: &[Need]) -> Vec<String> {
+        let mount = |need: &Need| match need {
+            Need::Volume(name) => Some(name.clone()),
+            Need::Waiting(claim) => Some(self.new_volume_name(claim)),
+            Need::Missing => None,
+        };
+        needs.iter().filter_map(mount).collect()
     }
 
     fn new_volume_name(&self, claim: &ClaimKey) -> String {
@@ -267,7 +207,7 @@ impl VolumeCatalog {
                 .get(&(shape.namespace.clone(), name.clone()))
                 .is_some_and(|c| c.modes.iter().any(|m| m == "ReadWriteOncePod"))
         });
-        exclusive && self.attachments(needs).iter().any(|v| node.mounts(v))
+        exclusive && self.mounts(needs).iter().any(|v| node.mounts(v))
     }
 
     /// Returns why the claims exclude the pod from `node`, if they do.
@@ -275,7 +215,7 @@ impl VolumeCatalog {
         for need in needs {
             match need {
                 Need::Missing => return Some(Reason::VolumeMissing),
-                Need::Volume { name, .. } => {
+                Need::Volume(name) => {
                     let volume = self.volumes.get(name)?;
                     if !reachable(volume, node) {
                         return Some(Reason::VolumeNodeAffinity);
@@ -284,7 +224,7 @@ impl VolumeCatalog {
                         return Some(Reason::VolumeZone);
                     }
                 }
-                Need::Waiting { .. } => {}
+                Need::Waiting(_) => {}
             }
         }
         self.bindings(needs, node)
@@ -297,10 +237,7 @@ impl VolumeCatalog {
         let mut taken: FxHashSet<&str> = FxHashSet::default();
         let mut bindings = Vec::new();
         for need in needs {
-            let Need::Waiting {
-                claim: claim_key, ..
-            } = need
-            else {
+            let Need::Waiting(claim_key) = need else {
                 continue;
             };
             let claim = self.claims.get(claim_key)?;
@@ -325,35 +262,10 @@ impl VolumeCatalog {
             bindings.push(ClaimBinding::Provision {
                 claim: claim_key.clone(),
                 volume: self.new_volume_name(claim_key),
-                topology: self.provision_topology(class, node)?,
+                topology: provision_topology(class, node)?,
             });
         }
         Some(bindings)
-    }
-
-    fn provision_topology(&self, class: &Class, node: &NodeInfo) -> Option<Vec<(String, String)>> {
-        if class.provisioner == NO_PROVISIONER {
-            return None;
-        }
-        let label = |key: &String| Some((key.clone(), node.facts.labels.get(key)?.clone()));
-        if !class.topologies.is_empty() {
-            let term = class.topologies.iter().find(|term| {
-                term.iter().all(|(key, values)| {
-                    node.facts
-                        .labels
-                        .get(key)
-                        .is_some_and(|v| values.contains(v))
-                })
-            })?;
-            return term.iter().map(|(key, _)| label(key)).collect();
-        }
-        let reported = self
-            .csi
-            .get(&(node.name.to_string(), class.provisioner.clone()));
-        match reported {
-            Some((_, keys)) => keys.iter().map(label).collect(),
-            None => Some(label(&ZONE.to_owned()).into_iter().collect()),
-        }
     }
 
     /// Assumes the bindings, until the API server confirms them.
@@ -368,7 +280,6 @@ impl VolumeCatalog {
             };
             claim.volume = Some(name.clone());
             if let ClaimBinding::Provision { topology, .. } = binding {
-                let class = self.classes.get(&claim.class);
                 let volume = Volume {
                     terms: (!topology.is_empty()).then(|| vec![topology_term(topology)]),
                     labels: Labels::new(),
@@ -376,7 +287,6 @@ impl VolumeCatalog {
                     class: claim.class.clone(),
                     bytes: claim.bytes,
                     modes: claim.modes.clone(),
-                    driver: class.map(|c| c.provisioner.clone()),
                     released: false,
                 };
                 self.volumes.insert(name.clone(), volume);
@@ -408,6 +318,26 @@ impl VolumeCatalog {
             }
         }
     }
+}
+
+/// Returns the node's labels that a new volume requires, by the class or else the zone; `None` if there can be none.
+fn provision_topology(class: &Class, node: &NodeInfo) -> Option<Vec<(String, String)>> {
+    if class.provisioner == NO_PROVISIONER {
+        return None;
+    }
+    let labels = &node.facts.labels;
+    let label = |key: &str| Some((key.to_owned(), labels.get(key)?.clone()));
+    if class.topologies.is_empty() {
+        return Some(label(ZONE).into_iter().collect());
+    }
+    let allows = |(key, values): &(String, Vec<String>)| {
+        labels.get(key).is_some_and(|value| values.contains(value))
+    };
+    let term = class
+        .topologies
+        .iter()
+        .find(|term| term.iter().all(allows))?;
+    term.iter().map(|(key, _)| label(key)).collect()
 }
 
 fn topology_term(topology: &[(String, String)]) -> NodeTerm {

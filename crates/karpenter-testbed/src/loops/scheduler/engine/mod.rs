@@ -233,7 +233,7 @@ impl Engine {
                         continue;
                     };
                     let claims = self.volumes.bindings(&needs, there).unwrap_or_default();
-                    there.add(&shape, &self.volumes.attachments(&needs));
+                    there.add(&shape, &self.volumes.mounts(&needs));
                     decisions.extend(self.bind(uid, node, claims));
                     // Its place may help pods that count others.
                     refused.retain(|shape, _| shape.affinity.is_empty() && shape.spread.is_empty());
@@ -257,7 +257,7 @@ impl Engine {
         for pod in self.pods.values() {
             if let Some(node) = pod.node.as_ref().and_then(|name| nodes.get_mut(name)) {
                 let needs = self.volumes.needs(&pod.shape).unwrap_or_default();
-                node.add(&pod.shape, &self.volumes.attachments(&needs));
+                node.add(&pod.shape, &self.volumes.mounts(&needs));
             }
         }
         nodes

@@ -41,7 +41,6 @@ impl Engine {
             shape,
             pinned: shape.pinned(),
             needs: &needs,
-            attachments: self.volumes.attachments(&needs),
             counters: Counters::new(shape, nodes.values(), placed, &self.namespaces),
         };
         let nominated = self.pods.get(uid).and_then(|pod| pod.nominated.as_deref());
@@ -88,9 +87,6 @@ impl Engine {
             if self.volumes.exclusive_in_use(shape, needs, node) {
                 return Some(Reason::ReadWriteOncePod);
             }
-            if self.volumes.limit_exceeded(&context.attachments, node) {
-                return Some(Reason::VolumeLimit);
-            }
             self.volumes.refuses(needs, node)
         };
         let counters = &context.counters;
@@ -108,7 +104,6 @@ struct Context<'a> {
     /// The nodes that the pod is restricted to by name.
     pinned: Option<Vec<&'a str>>,
     needs: &'a [Need],
-    attachments: Vec<(String, String)>,
     counters: Counters<'a>,
 }
 

@@ -160,7 +160,7 @@ fn validate(served: &Served, object: &Value, old: Option<&Value>, causes: &mut V
         }
         ("", "Node") => nodes::validate(object, causes),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => {
-            causes.extend(custom::validate_definition(object, old));
+            causes.extend(custom::validate_definition(object));
         }
         _ => workloads::validate(served, object, causes),
     }

@@ -4,6 +4,17 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+/// Without Helm, ends the test and reports it as skipped.
+macro_rules! needs_helm {
+    () => {
+        let version = std::process::Command::new("helm").arg("version").output();
+        if version.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            skipped::skipped("helm", "it is not in PATH");
+            return;
+        }
+    };
+}
+
 mod cluster_api;
 mod custom;
 mod kwok;
@@ -19,7 +30,6 @@ use std::process::{Command, Output, Stdio};
 
 use insta::assert_snapshot;
 use karpenter_testbed::Testbed;
-use skipped::skipped;
 use tempfile::TempDir;
 
 use crate::kubectl::usable;
@@ -108,17 +118,6 @@ fn charts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts")
 }
 
-fn is_missing(program: &str, argument: &str) -> bool {
-    let missing = Command::new(program)
-        .arg(argument)
-        .output()
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    if missing {
-        skipped(program, "it is not in PATH");
-    }
-    missing
-}
-
 fn helm(verb: &[&str], chart: &str, values: &str) -> Output {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(values.as_bytes()).unwrap();
@@ -161,9 +160,7 @@ fn notes(values: &str) -> String {
 
 #[test]
 fn helm_lint_accepts_the_charts() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     for chart in ["karpenter", "karpenter-crd"] {
         rendered(&["lint"], chart, "");
     }
@@ -171,9 +168,7 @@ fn helm_lint_accepts_the_charts() {
 
 #[test]
 fn dashboards_are_config_maps_for_grafana_and_explain_each_panel() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     assert!(objects(&template("karpenter", TODAY), "ConfigMap").is_empty());
     let values = format!("{TODAY}\ndashboards: {{enabled: true, namespace: monitoring}}\n");
     let maps = objects(&template("karpenter", &values), "ConfigMap");
@@ -196,9 +191,7 @@ fn dashboards_are_config_maps_for_grafana_and_explain_each_panel() {
 /// Conformance: AWS-helm-01
 #[test]
 fn the_deployment_is_as_reviewed() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let deployment = "karpenter/templates/deployment.yaml";
     assert_snapshot!(
         "deployment",
@@ -213,9 +206,7 @@ fn the_deployment_is_as_reviewed() {
 /// Conformance: AWS-helm-02
 #[test]
 fn the_roles_of_the_controller_are_as_reviewed() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", TODAY);
     let roles = ["clusterrole-core", "clusterrole", "role"]
         .map(|name| part(&manifests, &format!("karpenter/templates/{name}.yaml")));
@@ -227,9 +218,7 @@ fn the_roles_of_the_controller_are_as_reviewed() {
 /// Conformance: API-163
 #[test]
 fn two_replicas_are_probed_protected_and_kept_off_karpenters_nodes() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", TODAY);
     let deployment = &objects(&manifests, "Deployment")[0];
     assert_eq!(deployment["spec"]["replicas"], 2);
@@ -255,9 +244,7 @@ fn two_replicas_are_probed_protected_and_kept_off_karpenters_nodes() {
 /// Conformance: AWS-helm-03
 #[test]
 fn values_of_earlier_charts_are_applied_and_listed_in_the_notes() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let environment = |values: &str| -> Vec<String> {
         let manifests = template("karpenter", values);
         let lines: Vec<&str> = part(&manifests, "karpenter/templates/deployment.yaml")
@@ -308,9 +295,7 @@ fn pod(values: &str) -> serde_json::Value {
 
 #[test]
 fn templates_in_settings_are_rendered() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let pod = pod("
 settings:
   clusterName: '{{ .Release.Namespace }}-cluster'
@@ -334,9 +319,7 @@ settings:
 
 #[test]
 fn init_containers_are_a_list_or_a_map_by_name() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let wanted = serde_json::json!([{ "name": "wait", "image": "busybox" }]);
     for containers in ["[{name: wait, image: busybox}]", "{wait: {image: busybox}}"] {
         let pod = pod(&format!(
@@ -348,9 +331,7 @@ fn init_containers_are_a_list_or_a_map_by_name() {
 
 #[test]
 fn sidecars_get_the_controllers_mounts_and_their_own_take_precedence() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let pod = pod("
 settings: {clusterName: demo}
 controller:
@@ -366,9 +347,7 @@ controller:
 
 #[test]
 fn pod_affinities_without_a_selector_select_this_release() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let term = "requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]";
     let pod = pod(&format!(
         "{{settings: {{clusterName: demo}}, affinity: {{podAffinity: {{{term}}}, podAntiAffinity: {{{term}}}}}}}"
@@ -384,9 +363,7 @@ fn pod_affinities_without_a_selector_select_this_release() {
 
 #[test]
 fn invalid_values_are_rejected_by_name() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     for (values, named) in [
         ("{}", "settings.clusterName is required"),
         (
@@ -434,9 +411,7 @@ fn objects(manifests: &str, kind: &str) -> Vec<serde_json::Value> {
 
 #[test]
 fn the_crds_are_those_of_the_provider() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let names = |values: &str| -> Vec<String> {
         let definitions = objects(
             &template("karpenter-crd", values),
@@ -511,7 +486,8 @@ fn kubectl(home: &TempDir, arguments: &[&str], input: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_api_server_accepts_every_object_of_the_charts() {
-    if is_missing("helm", "version") || usable::kubectl_is_missing(Path::new("kubectl")) {
+    needs_helm!();
+    if usable::kubectl_is_missing(Path::new("kubectl")) {
         return;
     }
     let testbed = Testbed::builder().start().await;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::permissions::{listed, rights};
-use super::{helm, is_missing, notes, objects, template};
+use super::{helm, notes, objects, template};
 
 /// The management cluster is the cluster of the nodes.
 pub(super) const ONE_CLUSTER: &str = "
@@ -28,9 +28,7 @@ fn pod(manifests: &str) -> serde_json::Value {
 
 #[test]
 fn in_one_cluster_the_release_may_write_machines_in_its_namespace() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", ONE_CLUSTER);
     for word in [
         "aws",
@@ -70,9 +68,7 @@ fn in_one_cluster_the_release_may_write_machines_in_its_namespace() {
 
 #[test]
 fn the_kubeconfig_of_a_management_cluster_is_mounted_from_its_secret() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", TWO_CLUSTERS);
     let pod = pod(&manifests);
     let path = "/etc/karpenter/management";
@@ -97,9 +93,7 @@ fn the_kubeconfig_of_a_management_cluster_is_mounted_from_its_secret() {
 
 #[test]
 fn a_shadow_reads_the_management_cluster_only() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let all = rights(&template("karpenter", SHADOW), "Role", |_| true);
     let verbs: BTreeSet<&str> = all.iter().map(|right| right[3].as_str()).collect();
     assert_eq!(verbs, BTreeSet::from(["get", "list", "watch"]));
@@ -108,9 +102,7 @@ fn a_shadow_reads_the_management_cluster_only() {
 
 #[test]
 fn the_cluster_must_be_named_with_its_namespace() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     for (cluster, named) in [
         ("''", "clusterAPI.cluster is required"),
         ("c1", "/clusterAPI/cluster"),

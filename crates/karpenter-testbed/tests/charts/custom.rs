@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{helm, is_missing, notes, objects, template};
+use super::{helm, notes, objects, template};
 
 const CUSTOM: &str = "
 provider: custom
@@ -15,9 +15,7 @@ additionalClusterRoleRules:
 
 #[test]
 fn a_custom_provider_has_its_own_image_settings_and_permissions() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", CUSTOM);
     for word in ["aws", "AWS", "kwok", "CLUSTER_NAME", "INTERRUPTION_QUEUE"] {
         assert!(!manifests.contains(word), "{word}: {manifests}");
@@ -47,9 +45,7 @@ fn a_custom_provider_has_its_own_image_settings_and_permissions() {
 
 #[test]
 fn a_provider_of_ones_own_needs_an_image() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let refused = helm(&["template", "karpenter"], "karpenter", "provider: custom");
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(

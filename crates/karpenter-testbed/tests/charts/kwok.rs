@@ -1,12 +1,10 @@
 //! The chart with the kwok provider.
 
-use super::{KWOK, is_missing, notes, objects, template};
+use super::{KWOK, notes, objects, template};
 
 #[test]
 fn with_the_kwok_provider_the_chart_has_no_aws_objects() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", KWOK);
     for word in [
         "aws",

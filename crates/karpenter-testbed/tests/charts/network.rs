@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{helm, is_missing, objects, template};
+use super::{helm, objects, template};
 
 const ALL_PORTS: &str = "
 settings: {clusterName: demo}
@@ -26,9 +26,7 @@ fn peers(values: &str) -> BTreeMap<String, Value> {
 
 #[test]
 fn metrics_are_for_the_releases_namespace_and_for_labeled_ones_by_default() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let of_metrics = json!([
         { "podSelector": {} },
         { "namespaceSelector": { "matchLabels": { "metrics": "enabled" } } },
@@ -46,9 +44,7 @@ fn metrics_are_for_the_releases_namespace_and_for_labeled_ones_by_default() {
 
 #[test]
 fn each_port_has_the_peers_of_its_value() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let all = peers(&format!(
         "{ALL_PORTS}
 networkPolicy:
@@ -71,9 +67,7 @@ networkPolicy:
 
 #[test]
 fn a_peer_that_no_network_policy_knows_is_rejected_by_name() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     for (peer, named) in [("{cidr: 10.0.0.0/8}", "cidr"), ("{}", "metricsFrom")] {
         let values = format!(
             "{{settings: {{clusterName: demo}}, networkPolicy: {{enabled: true, metricsFrom: [{peer}]}}}}"

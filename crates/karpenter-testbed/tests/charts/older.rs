@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::permissions::{listed, rights};
-use super::{TODAY, is_missing, notes, objects, template};
+use super::{TODAY, notes, objects, template};
 
 /// The values of both charts that switch the older generations on.
 pub(super) const OLDER: &str = "
@@ -17,9 +17,7 @@ fn older() -> String {
 
 #[test]
 fn by_default_only_v1_is_served_and_no_webhook_converts_it() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let definitions = objects(&template("karpenter-crd", "{}"), "CustomResourceDefinition");
     for definition in &definitions {
         let name = &definition["metadata"]["name"];
@@ -39,9 +37,7 @@ fn by_default_only_v1_is_served_and_no_webhook_converts_it() {
 /// The Secret, the port, and the rights to patch CRDs, to create NodePools, and to create and delete EC2NodeClasses.
 #[test]
 fn by_default_the_controller_has_neither_a_webhook_nor_rights_for_it() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let (without, with) = (
         template("karpenter", TODAY),
         template("karpenter", &older()),
@@ -113,9 +109,7 @@ fn split_names(rights: &BTreeSet<[String; 4]>) -> BTreeSet<[String; 4]> {
 
 #[test]
 fn values_of_earlier_charts_without_the_older_generations_are_a_warning() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let early = "{clusterName: demo, clusterEndpoint: \"https://a.example\"}";
     let warning = "set legacy.enabled and webhook.enabled of both charts";
     assert!(notes(early).contains(warning), "{}", notes(early));

@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::older::OLDER;
-use super::{KWOK, TODAY, is_missing, objects, template};
+use super::{KWOK, TODAY, objects, template};
 
 /// With OwnerReferencesPermissionEnforcement, setting `blockOwnerDeletion` needs permission to update the owner's finalizers.
 ///
 /// Conformance: API-195
 #[test]
 fn the_controller_may_update_the_finalizers_of_owners_it_sets() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", &format!("{TODAY}{OLDER}"));
     let rules: Vec<serde_json::Value> = manifests
         .split("\n---\n")
@@ -72,9 +70,7 @@ pub(super) fn rights(
 /// The permission to write the status of pods is granted with the feature gate that needs it, and with no other.
 #[test]
 fn the_status_of_pods_may_be_written_with_the_gate_for_it_alone() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let status = listed(&[": pods/status: patch"]);
     for (gate, is_granted) in [("podNomination", true), ("capacityBuffer", false)] {
         let gate_on = format!("provider: kwok\nsettings: {{featureGates: {{{gate}: true}}}}\n");
@@ -113,9 +109,7 @@ pub(super) fn listed(lines: &[&str]) -> BTreeSet<[String; 4]> {
 /// Conformance: API-195
 #[test]
 fn the_controller_may_do_what_the_reference_lists_and_nothing_else() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", TODAY);
     let named =
         |name: &'static str| move |role: &serde_json::Value| role["metadata"]["name"] == name;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::permissions::rights;
-use super::{is_missing, notes, objects, template};
+use super::{notes, objects, template};
 
 const SHADOW: &str = "
 settings: {clusterName: demo}
@@ -22,9 +22,7 @@ shadow: {enabled: true}
 
 #[test]
 fn a_shadow_has_read_permissions_only() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     for values in [SHADOW, KWOK_SHADOW] {
         let manifests = template("karpenter", values);
         let of_all = rights(&manifests, "ClusterRole", |_| true);
@@ -38,9 +36,7 @@ fn a_shadow_has_read_permissions_only() {
 
 #[test]
 fn a_shadow_is_one_replica_without_webhook_lease_and_disruption_budget() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", SHADOW);
     for kind in ["Role", "RoleBinding", "Secret", "PodDisruptionBudget"] {
         assert_eq!(objects(&manifests, kind).len(), 0, "{kind}");
@@ -68,9 +64,7 @@ fn a_shadow_is_one_replica_without_webhook_lease_and_disruption_budget() {
 
 #[test]
 fn without_the_value_there_is_no_trace_of_a_shadow() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", "settings: {clusterName: demo}");
     assert!(!manifests.to_lowercase().contains("shadow"));
     assert!(!objects(&manifests, "Role").is_empty());

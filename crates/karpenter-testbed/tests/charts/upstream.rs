@@ -1,13 +1,11 @@
 //! A values file of upstream's chart, and what upstream's chart protects.
 
-use super::{TODAY, helm, is_missing, objects, template};
+use super::{TODAY, helm, objects, template};
 
 /// A values file of upstream's chart may name upstream's image, which would go on to run.
 #[test]
 fn the_image_of_upstream_is_refused_in_one_sentence() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let values = format!(
         "{}\n",
         TODAY.replace(
@@ -29,9 +27,7 @@ fn the_image_of_upstream_is_refused_in_one_sentence() {
 
 #[test]
 fn only_the_controllers_pods_get_the_token_of_their_account() {
-    if is_missing("helm", "version") {
-        return;
-    }
+    needs_helm!();
     let manifests = template("karpenter", TODAY);
     let account = &objects(&manifests, "ServiceAccount")[0];
     assert_eq!(account["automountServiceAccountToken"], false);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::document::{UserData, UserDataError};
-use super::kubelet::Kubelet;
+use super::kubelet::{max_pods, parse};
 use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
@@ -62,7 +62,7 @@ fn take_table(parent: &mut Table, key: &str, path: &str) -> Result<Table, UserDa
 
 /// Overwrites the user's settings with Karpenter's.
 fn overwrite(kubernetes: &mut Table, settings: &NodeSettings) -> Result<(), UserDataError> {
-    let kubelet = Kubelet::read(&settings.kubelet)?;
+    let kubelet = parse(settings)?;
     let cluster = &settings.cluster;
     let mut set = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -75,16 +75,27 @@ fn overwrite(kubernetes: &mut Table, settings: &NodeSettings) -> Result<(), User
         "cluster-certificate",
         cluster.certificate_authority.clone().map(Value::from),
     );
-    set("cluster-dns-ip", kubelet.cluster_dns.map(Value::from));
-    set("max-pods", kubelet.max_pods.map(Value::from));
-    set("system-reserved", strings(kubelet.system_reserved));
-    set("kube-reserved", strings(kubelet.kube_reserved));
-    set("eviction-hard", strings(kubelet.eviction_hard));
-    set("eviction-soft", strings(kubelet.eviction_soft));
     set(
-        "eviction-soft-grace-period",
-        strings(kubelet.eviction_soft_grace_period),
+        "cluster-dns-ip",
+        kubelet.cluster_dns.first().cloned().map(Value::from),
     );
+    set("max-pods", max_pods(&kubelet).map(Value::from));
+    for (key, field, map) in [
+        ("system-reserved", "systemReserved", kubelet.system_reserved),
+        ("kube-reserved", "kubeReserved", kubelet.kube_reserved),
+        ("eviction-hard", "evictionHard", kubelet.eviction_hard),
+        ("eviction-soft", "evictionSoft", kubelet.eviction_soft),
+        (
+            "eviction-soft-grace-period",
+            "evictionSoftGracePeriod",
+            kubelet.eviction_soft_grace_period,
+        ),
+    ] {
+        // An empty map, unlike none, replaces the user's.
+        let given = settings.kubelet.get(field).filter(|map| !map.is_null());
+        let entries = map.into_iter().map(|(name, value)| (name, value.into()));
+        set(key, given.map(|_| Table::from_iter(entries).into()));
+    }
     set(
         "eviction-max-pod-grace-period",
         kubelet.eviction_max_pod_grace_period.map(Value::from),
@@ -127,16 +138,6 @@ fn overwrite(kubernetes: &mut Table, settings: &NodeSettings) -> Result<(), User
         kubernetes.insert("node-taints".to_owned(), taints.into());
     }
     Ok(())
-}
-
-fn strings(map: Option<BTreeMap<String, String>>) -> Option<Value> {
-    map.map(|map| {
-        let table: Table = map
-            .into_iter()
-            .map(|(key, value)| (key, value.into()))
-            .collect();
-        table.into()
-    })
 }
 
 /// Karpenter's instances are not in an Auto Scaling group: waiting for one would keep the kubelet from starting.

@@ -71,13 +71,9 @@ pub enum UserDataError {
         setting: String,
         expected: &'static str,
     },
-    /// A kubelet field has the wrong type.
-    #[error("spec.kubelet.{field} must be {expected}")]
-    Kubelet {
-        /// Name of the field, in camel case.
-        field: String,
-        expected: &'static str,
-    },
+    /// Kubelet fields have the wrong types.
+    #[error("invalid spec.kubelet: {0}")]
+    Kubelet(String),
     /// The certificate authority is not base64.
     #[error("invalid certificate authority of the cluster, not base64: {0}")]
     CertificateAuthority(#[source] base64::DecodeError),

@@ -2,9 +2,10 @@
 // UPSTREAM: pkg/providers/amifamily/bootstrap/eksbootstrap.go
 
 use super::document::{UserData, UserDataError};
-use super::kubelet::Kubelet;
+use super::kubelet::{flags, is_ipv6, parse};
 use super::mime;
 use super::settings::NodeSettings;
+use crate::kubelet::Kubelet;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
     let mut parts = match settings.custom.as_deref().unwrap_or_default() {
@@ -12,7 +13,7 @@ pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataErro
         text if mime::is_mime(text) => mime::parse(text)?,
         text => vec![mime::Part::script(text.to_owned())],
     };
-    let kubelet = Kubelet::read(&settings.kubelet)?;
+    let kubelet = parse(settings)?;
     parts.push(mime::Part::script(script(settings, &kubelet)));
     Ok(UserData::new(mime::render(&parts)))
 }
@@ -31,15 +32,15 @@ fn script(settings: &NodeSettings, kubelet: &Kubelet) -> String {
         call.push_str(" \\\n");
         call.push_str(text);
     };
-    if kubelet.is_ipv6() {
+    if is_ipv6(kubelet) {
         option("--ip-family ipv6");
     }
-    if let Some(address) = &kubelet.cluster_dns {
+    if let Some(address) = kubelet.cluster_dns.first() {
         option(&format!("--dns-cluster-ip {}", quoted(address)));
     }
     // The number of pods is always passed to the kubelet: the AMI's own table must not replace it.
     option("--use-max-pods false");
-    let flags = kubelet.flags(settings);
+    let flags = flags(kubelet, settings);
     if !flags.is_empty() {
         option(&format!(
             "--kubelet-extra-args {}",

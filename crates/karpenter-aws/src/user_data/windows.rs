@@ -2,11 +2,11 @@
 // UPSTREAM: pkg/providers/amifamily/bootstrap/windows.go
 
 use super::document::{UserData, UserDataError};
-use super::kubelet::Kubelet;
+use super::kubelet::{flags, parse};
 use super::settings::NodeSettings;
 
 pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataError> {
-    let kubelet = Kubelet::read(&settings.kubelet)?;
+    let kubelet = parse(settings)?;
     let cluster = &settings.cluster;
     let mut text = "<powershell>\n".to_owned();
     if let Some(custom) = settings.custom.as_deref().filter(|text| !text.is_empty()) {
@@ -25,11 +25,11 @@ pub(super) fn generate(settings: &NodeSettings) -> Result<UserData, UserDataErro
     if let Some(authority) = &cluster.certificate_authority {
         argument("Base64ClusterCA", authority);
     }
-    let flags = kubelet.flags(settings);
+    let flags = flags(&kubelet, settings);
     if !flags.is_empty() {
         argument("KubeletExtraArgs", &flags.join(" "));
     }
-    if let Some(address) = &kubelet.cluster_dns {
+    if let Some(address) = kubelet.cluster_dns.first() {
         argument("DNSClusterIP", address);
     }
     text.push_str("\n</powershell>");

@@ -128,13 +128,29 @@ fn bottlerocket_keeps_the_users_settings_and_overwrites_its_own() {
     assert!(generate(AmiFamily::Bottlerocket, &with_custom("not toml")).is_err());
 }
 
+#[test]
+fn an_empty_map_replaces_the_users_setting_of_bottlerocket() {
+    let with = |kubelet: &[(&str, Value)]| {
+        let settings = NodeSettings {
+            custom: Some("[settings.kubernetes.eviction-hard]\n\"pid.available\" = \"5%\"".into()),
+            ..settings(kubelet)
+        };
+        let text = text(AmiFamily::Bottlerocket, &settings);
+        toml(&text)["settings"]["kubernetes"]["eviction-hard"].clone()
+    };
+    let users = json!({"pid.available": "5%"});
+    assert_eq!(with(&[]), users);
+    assert_eq!(with(&[("evictionHard", Value::Null)]), users);
+    assert_eq!(with(&[("evictionHard", json!({}))]), json!({}));
+}
+
 /// Conformance: AWS-userdata-16
 #[test]
 fn invalid_user_data_is_an_error_with_the_reason() {
     let bottlerocket = |custom: &str| refusal(AmiFamily::Bottlerocket, &with_custom(custom));
     let archive = "Content-Type: text/plain\n\nhi";
-    let kubelet =
-        |option: &str, value: Value| refusal(AmiFamily::Al2, &settings(&[(option, value)]));
+    let dns = ("clusterDNS", json!("10.0.0.10"));
+    let kubelet = settings(&[dns, ("cpuCFSQuota", json!("no"))]);
     let mut authority = settings(&[]);
     authority.cluster.certificate_authority = Some("not base64!".to_owned());
     insta::assert_snapshot!(
@@ -147,10 +163,7 @@ fn invalid_user_data_is_an_error_with_the_reason() {
             refusal(AmiFamily::Al2, &with_custom(archive)),
             refusal(AmiFamily::Al2023, &with_custom(archive)),
             refusal(AmiFamily::Al2023, &authority),
-            kubelet("maxPods", json!("vcpus * 10")),
-            kubelet("clusterDNS", json!("10.0.0.10")),
-            kubelet("evictionHard", json!({"memory.available": []})),
-            kubelet("cpuCFSQuota", json!("no")),
+            refusal(AmiFamily::Al2, &kubelet),
         ]
         .join("\n"),
         @r#"
@@ -167,10 +180,7 @@ fn invalid_user_data_is_an_error_with_the_reason() {
         invalid MIME document in spec.userData: the content type `text/plain` is not multipart
         invalid MIME document in spec.userData: the content type `text/plain` is not multipart
         invalid certificate authority of the cluster, not base64: Invalid symbol 32, offset 3.
-        spec.kubelet.maxPods must be a whole number
-        spec.kubelet.clusterDNS must be a list of strings
-        spec.kubelet.evictionHard.memory.available must be a string
-        spec.kubelet.cpuCFSQuota must be true or false
+        invalid spec.kubelet: clusterDNS: "10.0.0.10" is not a list of strings; cpuCFSQuota: "no" is not a boolean
         "#
     );
 }

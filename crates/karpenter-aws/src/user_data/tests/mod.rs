@@ -18,7 +18,7 @@ fn options() -> Vec<(&'static str, Value)> {
         ("podsPerCore", json!(2)),
         (
             "systemReserved",
-            json!({"memory": "100Mi", "cpu": "80m", "ephemeral-storage": 1}),
+            json!({"memory": "100Mi", "cpu": "80m", "ephemeral-storage": "1"}),
         ),
         ("kubeReserved", json!({"cpu": "90m", "memory": "893Mi"})),
         (
@@ -121,12 +121,7 @@ fn flag_for(option: &str, value: &Value) -> Option<String> {
             .as_object()
             .unwrap()
             .iter()
-            .map(|(key, value)| {
-                let value = value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), str::to_owned);
-                format!("{key}{between}{value}")
-            })
+            .map(|(key, value)| format!("{key}{between}{}", value.as_str().unwrap()))
             .collect();
         entries.sort();
         entries.join(",")
@@ -346,10 +341,7 @@ fn bottlerocket_has_its_own_settings() {
                 "maxPods" => ("max-pods", value.clone()),
                 // Bottlerocket has no such setting; the node class validation reports it.
                 "podsPerCore" => continue,
-                "systemReserved" => (
-                    "system-reserved",
-                    json!({"memory": "100Mi", "cpu": "80m", "ephemeral-storage": "1"}),
-                ),
+                "systemReserved" => ("system-reserved", value.clone()),
                 "kubeReserved" => ("kube-reserved", value.clone()),
                 "evictionHard" => ("eviction-hard", value.clone()),
                 "evictionSoft" => ("eviction-soft", value.clone()),

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
-use karpenter_core::requirements::{Requirement, Requirements};
+use karpenter_core::requirements::Requirements;
 
 use super::ImageQuery;
 use crate::api::Ami;
@@ -23,78 +23,18 @@ pub struct Image {
     pub deprecated_from: Option<Timestamp>,
 }
 
-/// An AMI with the requirements on its instance types: an entry of `status.amis`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ChosenImage {
-    /// ID of the AMI, `ami-…`.
-    pub id: String,
-    pub name: String,
-    pub deprecated: bool,
-    /// Creation time, if EC2 reports one.
-    pub created: Option<Timestamp>,
-    /// Requirements that an instance type must satisfy.
-    pub requirements: Requirements,
-}
-
-/// Returns the best AMI for each set of requirements, newest first.
-///
-/// The order is: not deprecated before deprecated, newer before older, then the greater name. AMIs of architectures
-/// that Kubernetes has no name for are left out.
-// UPSTREAM: pkg/providers/amifamily/ami.go amis, types.go Sort
-#[must_use]
-pub fn choose<'a>(
-    answers: impl IntoIterator<Item = (&'a ImageQuery, &'a [Image])>,
-    now: Timestamp,
-) -> Vec<ChosenImage> {
-    let mut chosen: Vec<ChosenImage> = Vec::new();
-    for (query, images) in answers {
-        for image in images {
-            let Some(architecture) = kubernetes_architecture(&image.architecture) else {
-                continue;
-            };
-            for requirements in query.requirements(&image.id, architecture) {
-                let candidate = ChosenImage {
-                    id: image.id.clone(),
-                    name: image.name.clone(),
-                    deprecated: image.deprecated_from.is_some_and(|from| from <= now),
-                    created: image.created,
-                    requirements,
-                };
-                match chosen
-                    .iter_mut()
-                    .find(|other| other.requirements == candidate.requirements)
-                {
-                    Some(other) if rank(&candidate) > rank(other) => *other = candidate,
-                    Some(_) => {}
-                    None => chosen.push(candidate),
-                }
-            }
-        }
+impl Image {
+    fn is_deprecated(&self, now: Timestamp) -> bool {
+        self.deprecated_from.is_some_and(|from| from <= now)
     }
-    // Entries of one AMI keep the order of its variants.
-    chosen.sort_by(|a, b| (Reverse(a.created), &a.id).cmp(&(Reverse(b.created), &b.id)));
-    chosen
-}
 
-fn rank(image: &ChosenImage) -> (bool, Option<Timestamp>, &str) {
-    (!image.deprecated, image.created, &image.name)
-}
-
-fn kubernetes_architecture(ec2: &str) -> Option<&'static str> {
-    match ec2 {
-        "x86_64" => Some("amd64"),
-        "arm64" => Some("arm64"),
-        _ => None,
-    }
-}
-
-impl From<ChosenImage> for Ami {
-    fn from(image: ChosenImage) -> Ami {
-        let requirements = image.requirements.to_node_selector_requirements();
+    /// Returns the entry of `status.amis` for instance types with these requirements.
+    fn as_ami(&self, requirements: &Requirements, now: Timestamp) -> Ami {
+        let requirements = requirements.to_node_selector_requirements();
         Ami {
-            id: image.id,
-            deprecated: image.deprecated,
-            name: (!image.name.is_empty()).then_some(image.name),
+            id: self.id.clone(),
+            deprecated: self.is_deprecated(now),
+            name: (!self.name.is_empty()).then(|| self.name.clone()),
             requirements: requirements
                 .into_iter()
                 .map(|requirement| NodeSelectorRequirement {
@@ -107,31 +47,52 @@ impl From<ChosenImage> for Ami {
     }
 }
 
-/// Returns the first AMI that an instance type can boot; `status.amis` lists newer ones first.
+/// Returns the best AMI for each set of requirements, newest first.
 ///
-/// An AMI whose requirements cannot be parsed is compatible with no instance type.
-// UPSTREAM: MapToInstanceTypes of pkg/providers/amifamily/ami.go
+/// The order is: not deprecated before deprecated, newer before older, then the greater name. AMIs of architectures
+/// that Kubernetes has no name for are left out.
+// UPSTREAM: pkg/providers/amifamily/ami.go amis, types.go Sort
 #[must_use]
-pub fn first_compatible<'a>(amis: &'a [Ami], instance_type: &Requirements) -> Option<&'a Ami> {
-    amis.iter().find(|ami| {
-        ami.requirements.iter().all(|entry| {
-            let values = entry.values.as_deref().unwrap_or_default();
-            let Ok(required) = Requirement::parse(&entry.key, &entry.operator, values) else {
-                return false;
+pub fn choose<'a>(
+    answers: impl IntoIterator<Item = (&'a ImageQuery, &'a [Image])>,
+    now: Timestamp,
+) -> Vec<Ami> {
+    let mut chosen: Vec<(&Image, Requirements)> = Vec::new();
+    let rank = |image: &'a Image| (!image.is_deprecated(now), image.created, &image.name);
+    for (query, images) in answers {
+        for image in images {
+            let Some(architecture) = kubernetes_architecture(&image.architecture) else {
+                continue;
             };
-            match instance_type.get(&entry.key) {
-                Some(offered) => required.has_intersection(offered),
-                // An instance type without the label does not have the property.
-                None => required.allows_absent(),
+            for requirements in query.requirements(&image.id, architecture) {
+                match chosen.iter_mut().find(|(_, other)| *other == requirements) {
+                    Some((other, _)) if rank(image) > rank(other) => *other = image,
+                    Some(_) => {}
+                    None => chosen.push((image, requirements)),
+                }
             }
-        })
-    })
+        }
+    }
+    // Entries of one AMI keep the order of its variants.
+    chosen.sort_by_key(|(image, _)| (Reverse(image.created), &image.id));
+    let chosen = chosen.iter();
+    chosen.map(|(image, set)| image.as_ami(set, now)).collect()
+}
+
+fn kubernetes_architecture(ec2: &str) -> Option<&'static str> {
+    match ec2 {
+        "x86_64" => Some("amd64"),
+        "arm64" => Some("arm64"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use karpenter_core::requirements::Requirement;
+
     use super::*;
-    use crate::providers::image::{Parameter, Variant};
+    use crate::providers::image::{Parameter, Variant, first_compatible};
 
     fn at(text: &str) -> Option<Timestamp> {
         Some(text.parse().unwrap())
@@ -215,7 +176,14 @@ mod tests {
         let query = ImageQuery::of_parameters([(&gpu, "ami-gpu".to_owned())]).unwrap();
         let lines: Vec<String> = choose([(&query, &images[..])], Timestamp::UNIX_EPOCH)
             .into_iter()
-            .map(|image| format!("{}: {}", image.id, image.requirements.display(|_| false)))
+            .map(|ami| {
+                let text = |r: &NodeSelectorRequirement| match &r.values {
+                    Some(values) => format!("{} {} [{}]", r.key, r.operator, values.join(", ")),
+                    None => format!("{} {}", r.key, r.operator),
+                };
+                let requirements: Vec<_> = ami.requirements.iter().map(text).collect();
+                format!("{}: {}", ami.id, requirements.join(", "))
+            })
             .collect();
         insta::assert_debug_snapshot!(lines, @r#"
         [
@@ -233,13 +201,8 @@ mod tests {
         let ami = |variant: Variant, architecture: &str| {
             let mut requirements = variant.requirements();
             requirements.add(Requirement::equal("kubernetes.io/arch", architecture));
-            Ami::from(ChosenImage {
-                id: format!("ami-{architecture}"),
-                name: String::new(),
-                deprecated: false,
-                created: None,
-                requirements,
-            })
+            let image = image(&format!("ami-{architecture}"), "", "2026-01-01T00:00:00Z");
+            image.as_ami(&requirements, Timestamp::UNIX_EPOCH)
         };
         let amis = [
             ami(Variant::Standard, "amd64"),

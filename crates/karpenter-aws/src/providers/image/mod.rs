@@ -12,17 +12,23 @@
 // UPSTREAM: pkg/providers/amifamily
 
 mod alias;
+#[cfg(feature = "sdk")]
 mod choice;
+mod compatible;
 mod devices;
 mod parameters;
+#[cfg(feature = "sdk")]
 mod query;
 #[cfg(feature = "sdk")]
 mod resolver;
 
 pub use alias::{Parameter, UnsupportedAlias, Variant};
-pub use choice::{ChosenImage, Image, choose, first_compatible};
+#[cfg(feature = "sdk")]
+pub use choice::{Image, choose};
+pub use compatible::first_compatible;
 pub use devices::{DefaultDevice, default_devices};
 pub use parameters::ParameterCache;
-pub use query::{Filter, ImageQuery, bottlerocket_version, queries};
+#[cfg(feature = "sdk")]
+pub use query::{ImageQuery, bottlerocket_version, queries};
 #[cfg(feature = "sdk")]
 pub use resolver::{Images, ImagesError, ParameterInvalidation};

@@ -2,39 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aws_sdk_ec2::types::Filter;
 use karpenter_core::requirements::{Requirement, Requirements};
 
 use super::Parameter;
 use crate::api::{Alias, AmiSelectorTerm};
-
-/// A filter of a Describe call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter {
-    /// Name of the filter, such as `image-id` or `tag:Name`.
-    pub name: String,
-    /// Accepted values; one must match.
-    pub values: Vec<String>,
-}
-
-impl Filter {
-    #[must_use]
-    pub fn one(name: impl Into<String>, value: impl Into<String>) -> Filter {
-        Filter {
-            name: name.into(),
-            values: vec![value.into()],
-        }
-    }
-
-    /// Creates the filter of one tag; `*` matches any value.
-    #[must_use]
-    pub fn tag(key: &str, value: &str) -> Filter {
-        if value == "*" {
-            Filter::one("tag-key", key)
-        } else {
-            Filter::one(format!("tag:{key}"), value)
-        }
-    }
-}
+use crate::sdk::terms::{filter, tag_filters};
 
 /// One DescribeImages query.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -48,13 +21,11 @@ pub struct ImageQuery {
 }
 
 impl ImageQuery {
-    fn of_ids(ids: impl IntoIterator<Item = String>) -> Option<ImageQuery> {
-        let ids: BTreeSet<String> = ids.into_iter().collect();
+    /// Creates the query of AMIs by ID; `None` without IDs.
+    pub(super) fn of_ids<'a>(ids: impl IntoIterator<Item = &'a str>) -> Option<ImageQuery> {
+        let ids: BTreeSet<&str> = ids.into_iter().collect();
         (!ids.is_empty()).then(|| ImageQuery {
-            filters: vec![Filter {
-                name: "image-id".to_owned(),
-                values: ids.into_iter().collect(),
-            }],
+            filters: vec![filter("image-id", ids)],
             ..ImageQuery::default()
         })
     }
@@ -75,7 +46,7 @@ impl ImageQuery {
                     .map(|variant| variant.requirements()),
             );
         }
-        let query = ImageQuery::of_ids(known.keys().cloned())?;
+        let query = ImageQuery::of_ids(known.keys().map(String::as_str))?;
         Some(ImageQuery { known, ..query })
     }
 
@@ -111,7 +82,8 @@ pub fn queries<'a>(
             queries.push(of_term(term));
         }
     }
-    ImageQuery::of_ids(ids).into_iter().chain(queries).collect()
+    let by_id = ImageQuery::of_ids(ids.iter().map(String::as_str));
+    by_id.into_iter().chain(queries).collect()
 }
 
 /// The API does not distinguish empty from absent.
@@ -126,9 +98,8 @@ fn of_term(term: &AmiSelectorTerm) -> ImageQuery {
         (None, Some(_)) => vec!["self".to_owned(), "amazon".to_owned()],
         (None, None) => Vec::new(),
     };
-    let name = set(&term.name).map(|name| Filter::one("name", name));
-    let tags = term.tags.iter().flatten();
-    let tags = tags.map(|(key, value)| Filter::tag(key, value));
+    let name = set(&term.name).map(|name| filter("name", [name]));
+    let tags = term.tags.as_ref().map(tag_filters).unwrap_or_default();
     ImageQuery {
         filters: name.into_iter().chain(tags).collect(),
         owners,
@@ -220,14 +191,13 @@ mod tests {
     /// Conformance: AWS-api-29
     #[test]
     fn tags_of_one_term_are_anded_and_terms_are_ored() {
-        let filter = |key: &str, value: &str| Filter::one(format!("tag:{key}"), value);
         let both = queries(&[tags(&[("a", "1"), ("b", "2"), ("c", "*")])], |_| None);
         assert_eq!(
             both[0].filters,
             [
-                filter("a", "1"),
-                filter("b", "2"),
-                Filter::one("tag-key", "c")
+                filter("tag:a", ["1"]),
+                filter("tag:b", ["2"]),
+                filter("tag-key", ["c"])
             ]
         );
         let either = queries(&[tags(&[("a", "1")]), tags(&[("b", "2")])], |_| None);
@@ -260,10 +230,7 @@ mod tests {
         assert_eq!(
             found,
             [ImageQuery {
-                filters: vec![Filter {
-                    name: "image-id".to_owned(),
-                    values: vec!["ami-1".to_owned(), "ami-2".to_owned(), "ami-3".to_owned()],
-                }],
+                filters: vec![filter("image-id", ["ami-1", "ami-2", "ami-3"])],
                 ..ImageQuery::default()
             }]
         );

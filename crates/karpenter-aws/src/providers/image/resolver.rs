@@ -14,7 +14,7 @@ use karpenter_kube::clock::Clock;
 use karpenter_kube::controller::{Doing, Periodic, ReconcileError};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Filter, Image, ImageQuery, ParameterCache, UnsupportedAlias, choose, queries};
+use super::{Image, ImageQuery, ParameterCache, UnsupportedAlias, choose, queries};
 use crate::api::{Alias, Ami, EC2NodeClass, InvalidAlias};
 use crate::providers::version::KubernetesVersion;
 use crate::sdk::pages::list_all;
@@ -96,7 +96,7 @@ impl Images {
         let queries = self.queries(class, &kubernetes, now).await?;
         let answers = try_join_all(queries.iter().map(|query| self.describe(query))).await?;
         let answered = queries.iter().zip(answers.iter().map(Vec::as_slice));
-        let amis: Arc<[Ami]> = choose(answered, now).into_iter().map(Ami::from).collect();
+        let amis: Arc<[Ami]> = choose(answered, now).into();
         self.found.put(key, Arc::clone(&amis));
         Ok(amis)
     }
@@ -208,18 +208,8 @@ impl Images {
     }
 
     async fn describe(&self, query: &ImageQuery) -> Result<Vec<Image>, AwsError> {
-        let sdk = |filter: &Filter| {
-            ec2::Filter::builder()
-                .name(&filter.name)
-                .set_values(Some(filter.values.clone()))
-                .build()
-        };
-        let filters: Vec<ec2::Filter> = query
-            .filters
-            .iter()
-            .map(sdk)
-            .chain([filter("state", ["available"])])
-            .collect();
+        let mut filters = query.filters.clone();
+        filters.push(filter("state", ["available"]));
         let owners = (!query.owners.is_empty()).then(|| query.owners.clone());
         let (filters, owners) = (&filters, &owners);
         let ask = |token: Option<String>| {
@@ -248,21 +238,8 @@ impl Images {
     /// The error of EC2.
     // DIFFERS: upstream removes parameters of deprecated AMIs only, and uses a deregistered AMI for up to a day.
     pub async fn invalidate_deprecated(&self, now: Timestamp) -> Result<usize, AwsError> {
-        let ids: BTreeSet<String> = self
-            .parameters()
-            .mutable_images()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        if ids.is_empty() {
+        let Some(query) = ImageQuery::of_ids(self.parameters().mutable_images()) else {
             return Ok(0);
-        }
-        let query = ImageQuery {
-            filters: vec![Filter {
-                name: "image-id".to_owned(),
-                values: ids.into_iter().collect(),
-            }],
-            ..ImageQuery::default()
         };
         let images = self.describe(&query).await?;
         let advised: BTreeSet<&str> = images
@@ -318,7 +295,7 @@ impl Periodic for ParameterInvalidation {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let removed = self.images.invalidate_deprecated(self.clock.now()).await;
         let removed = removed
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
             .doing("describing images of ssm parameters")?;
         if removed > 0 {
             tracing::debug!(

@@ -349,9 +349,9 @@ pub enum CloudProviderError {
 }
 
 impl CloudProviderError {
-    /// Creates an error of kind [`Other`](Self::Other) with a message.
-    pub fn other(message: impl Into<String>) -> Self {
-        Self::Other(message.into().into())
+    /// Creates an error of kind [`Other`](Self::Other) from another error, or from a message.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
     }
 
     /// Reports whether the instance does not exist.

@@ -86,7 +86,7 @@ pub(crate) fn instance_error(error: InstanceError) -> CloudProviderError {
         InstanceError::NotFound(id) => {
             CloudProviderError::NodeClaimNotFound(format!("instance `{id}` not found"))
         }
-        other => CloudProviderError::Other(Box::new(other)),
+        error => CloudProviderError::other(error),
     }
 }
 
@@ -255,7 +255,7 @@ impl Ec2Provider {
         match self.placement_groups.get(selector).await {
             Ok(group) => Ok(group),
             Err(unanswered) if unanswered.last.is_some() => Ok(unanswered.last),
-            Err(unanswered) => Err(CloudProviderError::Other(Box::new(unanswered))),
+            Err(unanswered) => Err(CloudProviderError::other(unanswered)),
         }
     }
 
@@ -486,7 +486,7 @@ impl CloudProvider for Ec2Provider {
             .instances
             .list()
             .await
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
+            .map_err(CloudProviderError::other)?;
         let listed: HashSet<&str> = instances.iter().map(|i| i.id.as_str()).collect();
         let now = self.clock.now();
         self.launched_for().retain(|id, (_, at)| {
@@ -532,12 +532,11 @@ impl CloudProvider for Ec2Provider {
         {
             return drifted(drift::NODE_CLASS);
         }
-        let unknown = |error: drift::Unknown| CloudProviderError::Other(Box::new(error));
         let group = self.placement_group(&class).await?;
         let types = self
             .offered
             .types(&class, group.clone(), self.clock.now())?;
-        if drift::is_ami_changed(&class, claim, &types).map_err(unknown)? {
+        if drift::is_ami_changed(&class, claim, &types).map_err(CloudProviderError::other)? {
             return drifted(drift::AMI);
         }
         let provider_id = claim.status.provider_id.as_deref().unwrap_or_default();
@@ -550,7 +549,9 @@ impl CloudProvider for Ec2Provider {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(instance_error(error)),
         };
-        if let Some(reason) = drift::of_instance(&class, &instance).map_err(unknown)? {
+        if let Some(reason) =
+            drift::of_instance(&class, &instance).map_err(CloudProviderError::other)?
+        {
             return drifted(reason);
         }
         if drift::left_reservations(&class, &instance) {

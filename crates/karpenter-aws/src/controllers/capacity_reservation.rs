@@ -72,9 +72,7 @@ impl CapacityType {
         let instance = match self.instances.get(id, Freshness::Fresh).await {
             Ok(instance) => instance,
             Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => {
-                return Err(CloudProviderError::Other(Box::new(error))).doing("getting instance");
-            }
+            Err(error) => return Err(CloudProviderError::other(error)).doing("getting instance"),
         };
         if instance.capacity_type != core_labels::CAPACITY_TYPE_ON_DEMAND {
             return Ok(());
@@ -201,7 +199,7 @@ impl Periodic for Expiration {
             .collect();
         let found = self.reservations.list(&terms, self.cx.clock.now()).await;
         let found = found
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
             .doing("getting capacity reservations")?;
         let expiring: BTreeSet<String> = found
             .into_iter()

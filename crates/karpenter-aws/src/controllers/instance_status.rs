@@ -165,7 +165,7 @@ impl Periodic for InstanceStatus {
                 return Ok(DENIED_RETRY);
             }
             Err(error) => {
-                let source = CloudProviderError::Other(Box::new(error));
+                let source = CloudProviderError::other(error);
                 return Err(source).doing("describing instance status");
             }
         };

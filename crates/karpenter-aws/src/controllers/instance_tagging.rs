@@ -101,9 +101,7 @@ impl Controller for Tagging {
         let instance = match self.instances.get(id, Freshness::Fresh).await {
             Ok(instance) => instance,
             Err(error) if error.is_not_found() => return Ok(Next::Wait),
-            Err(error) => {
-                return Err(CloudProviderError::Other(Box::new(error))).doing("getting instance");
-            }
+            Err(error) => return Err(CloudProviderError::other(error)).doing("getting instance"),
         };
         let node = claim.status.node_name.as_deref().unwrap_or_default();
         let missing: BTreeMap<String, String> = [
@@ -123,8 +121,7 @@ impl Controller for Tagging {
                 Ok(()) => {}
                 Err(error) if error.is_not_found() => return Ok(Next::Wait),
                 Err(error) => {
-                    return Err(CloudProviderError::Other(Box::new(error)))
-                        .doing("tagging nodeclaim");
+                    return Err(CloudProviderError::other(error)).doing("tagging nodeclaim");
                 }
             }
         }

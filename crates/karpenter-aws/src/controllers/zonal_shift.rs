@@ -214,7 +214,7 @@ impl Periodic for ZonalShift {
             self.publish_changes(&shifted);
         }
         asked
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
             .doing("getting zonal shifts")?;
         Ok(INTERVAL)
     }

@@ -149,7 +149,7 @@ pub async fn catalogue(
             source,
         };
         let class = kubelet::with_v1beta1(class, pool.kubelet_compatibility());
-        let class = class.map_err(|error| invalid(CloudProviderError::Other(Box::new(error))))?;
+        let class = class.map_err(|error| invalid(CloudProviderError::other(error)))?;
         let mut class = class.into_owned();
         lookups.complete(&mut class, now).await.map_err(failed)?;
         let group = match &class.spec.placement_group_selector {

@@ -252,7 +252,7 @@ impl Shared {
         };
         ReconcileError::Provider {
             action: "receiving messages",
-            source: CloudProviderError::Other(Box::new(Unusable { what, source })),
+            source: CloudProviderError::other(Unusable { what, source }),
         }
     }
 }

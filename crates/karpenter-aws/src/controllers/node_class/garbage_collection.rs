@@ -68,7 +68,7 @@ impl Periodic for InstanceProfileGc {
         let path = self.profiles.cluster_path();
         let listed = self.profiles.list(&path).await;
         let listed = listed
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
             .doing("listing instance profiles")?;
         // Used profiles are read after the list: a profile that is created in between is not in the list.
         let used = self.used();
@@ -85,7 +85,7 @@ impl Periodic for InstanceProfileGc {
                 ),
                 Err(error) => errors.push(ReconcileError::Provider {
                     action: "deleting instance profile",
-                    source: CloudProviderError::Other(Box::new(error)),
+                    source: CloudProviderError::other(error),
                 }),
             }
         }

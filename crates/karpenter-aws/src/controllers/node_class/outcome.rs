@@ -31,7 +31,7 @@ impl Outcome {
         action: &'static str,
         error: impl std::error::Error + Send + Sync + 'static,
     ) {
-        let source = CloudProviderError::Other(Box::new(error));
+        let source = CloudProviderError::other(error);
         self.errors
             .push(ReconcileError::Provider { action, source });
     }

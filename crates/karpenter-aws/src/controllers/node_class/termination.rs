@@ -44,14 +44,17 @@ impl NodeClasses {
             self.cx.recorder.publish(event);
             return Ok(Next::After(EVENT_INTERVAL));
         }
-        let aws = |error: AwsError| CloudProviderError::Other(Box::new(error));
         if !self.aws.settings.isolated_vpc {
             let deleted = self.delete_profiles(class).await;
-            deleted.map_err(aws).doing("deleting instance profile")?;
+            deleted
+                .map_err(CloudProviderError::other)
+                .doing("deleting instance profile")?;
         }
         let name = class.metadata.name.as_deref().unwrap_or_default();
         let deleted = self.aws.templates.delete_all(name).await;
-        deleted.map_err(aws).doing("deleting launch templates")?;
+        deleted
+            .map_err(CloudProviderError::other)
+            .doing("deleting launch templates")?;
 
         let mut free = class.clone();
         if let Some(held) = &mut free.metadata.finalizers {

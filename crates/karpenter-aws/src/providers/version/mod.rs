@@ -143,7 +143,7 @@ impl Periodic for VersionController {
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let version = self.discover().await;
         let version = version
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
             .doing("discovering the version of kubernetes")?;
         self.version.set(&version);
         Ok(INTERVAL)

@@ -150,7 +150,7 @@ impl Offered {
         };
         resolver
             .resolve(uid, &shape, discovered, &offering_state)
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))
+            .map_err(CloudProviderError::other)
     }
 
     /// Returns the instance types of a node class; the same list while nothing changes.
@@ -200,13 +200,13 @@ impl Offered {
         }
         let (shared, metal) = catalogue::on_demand_prices(&self.aws)
             .await
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
+            .map_err(CloudProviderError::other)?;
         let list = |prices: catalogue::Prices| prices.into_iter().collect();
         self.state
             .lock()
             .pricing
             .update_on_demand(list(shared), list(metal))
-            .map_err(|error| CloudProviderError::Other(Box::new(error)))?;
+            .map_err(CloudProviderError::other)?;
         Ok(())
     }
 

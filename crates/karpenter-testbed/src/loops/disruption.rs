@@ -45,7 +45,7 @@ fn expectation(
 }
 
 /// Returns the evictions in progress, and when the oldest of them expires. Pure.
-fn under_way(
+fn evictions_in_progress(
     known: &BTreeMap<String, Time>,
     pods: &[Arc<PodRecord>],
     now: Timestamp,
@@ -104,8 +104,8 @@ impl Budgets {
         Self { context }
     }
 
-    /// Adds the budgets in a workload's namespace.
-    fn beside(&self, workload: &Key, keys: &mut Vec<Key>) {
+    /// Enqueues the budgets in a workload's namespace.
+    fn enqueue_budgets_in_namespace(&self, workload: &Key, keys: &mut Vec<Key>) {
         let budgets = self.context.cache.budgets.in_namespace(&workload.namespace);
         keys.extend(budgets.iter().map(|b| Key::of(&b.metadata)));
     }
@@ -166,7 +166,7 @@ impl Budgets {
             }
         };
         let disrupted = known.disrupted_pods.clone().unwrap_or_default();
-        let (disrupted, next) = under_way(&disrupted, pods, now);
+        let (disrupted, next) = evictions_in_progress(&disrupted, pods, now);
         let healthy = pods
             .iter()
             .filter(|p| p.is_ready() && !p.is_terminating() && !disrupted.contains_key(p.name()))
@@ -221,9 +221,9 @@ impl Controller for Budgets {
                     }
                 }
             }
-            Change::ReplicaSet(diff) => self.beside(&diff.key(), keys),
-            Change::Deployment(diff) => self.beside(&diff.key(), keys),
-            Change::StatefulSet(diff) => self.beside(&diff.key(), keys),
+            Change::ReplicaSet(diff) => self.enqueue_budgets_in_namespace(&diff.key(), keys),
+            Change::Deployment(diff) => self.enqueue_budgets_in_namespace(&diff.key(), keys),
+            Change::StatefulSet(diff) => self.enqueue_budgets_in_namespace(&diff.key(), keys),
             _ => {}
         }
     }

@@ -156,7 +156,7 @@ impl Launch<'_> {
         }
         if let Some(agent) = options.node_agent {
             self.controller(node_agent::Kubelets::new(context.clone(), agent.clone()));
-            self.controller(node_agent::PodLives::new(context.clone(), agent));
+            self.controller(node_agent::PodLifecycle::new(context.clone(), agent));
         }
     }
 

@@ -125,7 +125,7 @@ impl AwsCluster {
             false => None,
         };
         let agent = NodeAgentOptions {
-            plays: Arc::new(|node| {
+            simulates: Arc::new(|node| {
                 let id = node.spec.as_ref().and_then(|s| s.provider_id.as_deref());
                 id.is_some_and(|id| id.starts_with("aws:///"))
             }),

@@ -159,7 +159,7 @@ impl Controller for Kubelets {
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
         if let Change::Node(diff) = change
             && let Some(node) = &diff.new
-            && (self.options.plays)(node)
+            && (self.options.simulates)(node)
         {
             let relevant = |n: &Node| {
                 let taints = n.spec.as_ref().and_then(|s| s.taints.clone());
@@ -179,7 +179,7 @@ impl Controller for Kubelets {
         let Some(node) = self.context.cache.nodes.get(key) else {
             return Ok(Next::Wait);
         };
-        if !(self.options.plays)(&node) {
+        if !(self.options.simulates)(&node) {
             return Ok(Next::Wait);
         }
         let now = self.context.clock.now();

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 pub(crate) use kubelets::{Kubelets, LEASES, readiness, write_taints};
-pub(crate) use pod_life::PodLives;
+pub(crate) use pod_life::PodLifecycle;
 
 /// The label or annotation of a simulated node, with the value `fake`.
 const SIMULATED: &str = "kwok.x-k8s.io/node";
@@ -56,7 +56,7 @@ pub type NodePredicate = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct NodeAgentOptions {
     /// Selects the nodes to simulate; by default those labeled or annotated `kwok.x-k8s.io/node=fake`.
-    pub plays: NodePredicate,
+    pub simulates: NodePredicate,
     /// Time from the Node's creation to `Ready`.
     pub boot_delay: Duration,
     /// Interval of lease renewals.
@@ -73,7 +73,7 @@ pub struct NodeAgentOptions {
 impl Default for NodeAgentOptions {
     fn default() -> Self {
         Self {
-            plays: Arc::new(is_fake),
+            simulates: Arc::new(is_fake),
             boot_delay: Duration::from_secs(2),
             heartbeat: Duration::from_secs(10),
             start_delay: Duration::from_secs(1),

@@ -192,19 +192,19 @@ fn status_after(pod: &PodRecord, step: &Step, node: &str, now: Timestamp) -> Val
 }
 
 /// The loop over bound pods.
-pub(crate) struct PodLives {
+pub(crate) struct PodLifecycle {
     context: Context,
     options: NodeAgentOptions,
 }
 
-impl PodLives {
+impl PodLifecycle {
     pub(crate) fn new(context: Context, options: NodeAgentOptions) -> Self {
         Self { context, options }
     }
 
-    fn plays(&self, node: &str) -> bool {
+    fn simulates(&self, node: &str) -> bool {
         let node = self.context.cache.nodes.named(node);
-        node.is_some_and(|n| (self.options.plays)(&n))
+        node.is_some_and(|n| (self.options.simulates)(&n))
     }
 
     async fn write(&self, pod: &PodRecord, status: Value) -> Result<(), kube::Error> {
@@ -217,7 +217,7 @@ impl PodLives {
     }
 }
 
-impl Controller for PodLives {
+impl Controller for PodLifecycle {
     const NAME: &'static str = "pod-agent";
 
     fn keys(&self, change: &Change, keys: &mut Vec<Key>) {
@@ -250,7 +250,7 @@ impl Controller for PodLives {
         let Some(node) = pod.node.as_deref() else {
             return Ok(Next::Wait);
         };
-        if !self.plays(node) {
+        if !self.simulates(node) {
             return Ok(Next::Wait);
         }
         let slowed = |delay| self.options.slowed(node, delay);

@@ -88,8 +88,8 @@ impl<'a> Counters<'a> {
         node: &'a NodeInfo,
         namespaces: &Namespaces,
     ) {
-        let means = |term: &PodTerm| term.means(&pod.namespace, &pod.labels, namespaces);
-        if shape.affinity.iter().all(means) {
+        let matches = |term: &PodTerm| term.matches(&pod.namespace, &pod.labels, namespaces);
+        if shape.affinity.iter().all(matches) {
             for (term, domains) in shape.affinity.iter().zip(&mut self.affinity) {
                 count(domains, &term.key, node, 1);
             }
@@ -97,12 +97,12 @@ impl<'a> Counters<'a> {
         let preferred = shape.preferred_pods.iter().map(|(_, term)| term);
         let others = shape.anti_affinity.iter().zip(&mut self.anti_affinity);
         for (term, domains) in others.chain(preferred.zip(&mut self.preferred)) {
-            if means(term) {
+            if matches(term) {
                 count(domains, &term.key, node, 1);
             }
         }
         for term in &pod.anti_affinity {
-            if term.means(&shape.namespace, &shape.labels, namespaces)
+            if term.matches(&shape.namespace, &shape.labels, namespaces)
                 && let Some(value) = node.facts.labels.get(&term.key)
             {
                 self.excluded.entry(&term.key).or_default().insert(value);
@@ -147,7 +147,7 @@ impl<'a> Counters<'a> {
                     && shape
                         .affinity
                         .iter()
-                        .all(|t| t.means(&shape.namespace, &shape.labels, namespaces))
+                        .all(|t| t.matches(&shape.namespace, &shape.labels, namespaces))
             };
             if !near && !first() {
                 return Some(Reason::Affinity);
@@ -166,7 +166,7 @@ impl<'a> Counters<'a> {
     }
 
     /// Returns the score of the soft terms for the node: preferred affinity minus soft spread.
-    pub(crate) fn liking(&self, shape: &Shape, node: &NodeInfo) -> i64 {
+    pub(crate) fn soft_score(&self, shape: &Shape, node: &NodeInfo) -> i64 {
         let count = |domains: &Domains<'_>, key: &String| {
             let value = node.facts.labels.get(key)?;
             domains.get(value.as_str()).copied()

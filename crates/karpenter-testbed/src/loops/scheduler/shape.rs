@@ -138,7 +138,7 @@ impl PodTerm {
     }
 
     /// Whether the term matches pods with these labels in this namespace.
-    pub(crate) fn means(
+    pub(crate) fn matches(
         &self,
         namespace: &str,
         labels: &Labels,

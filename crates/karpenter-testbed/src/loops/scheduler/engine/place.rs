@@ -54,8 +54,8 @@ impl Engine {
         for node in nodes.values() {
             let reasons = self.refuses(&context, node);
             if reasons.is_empty() {
-                let liking = context.counters.liking(shape, node);
-                feasible.push((node, node.score(shape), liking));
+                let soft = context.counters.soft_score(shape, node);
+                feasible.push((node, node.score(shape), soft));
             } else {
                 diagnosis.add(&reasons);
             }
@@ -111,8 +111,8 @@ struct Context<'a> {
 fn best_of<'a>(feasible: &[(&'a NodeInfo, i64, i64)]) -> Option<&'a NodeInfo> {
     let low = feasible.iter().map(|f| f.2).min()?;
     let high = feasible.iter().map(|f| f.2).max()?;
-    let total = |(_, score, liking): &(&NodeInfo, i64, i64)| {
-        let normalized = (2000 * (liking - low)).checked_div(high - low);
+    let total = |(_, score, soft): &(&NodeInfo, i64, i64)| {
+        let normalized = (2000 * (soft - low)).checked_div(high - low);
         score + normalized.unwrap_or(0)
     };
     let best = feasible

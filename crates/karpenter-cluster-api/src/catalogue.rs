@@ -157,9 +157,9 @@ fn instance_type(shape: &Shape, reserved: &Resources) -> InstanceType {
 
 /// Keeps the list that was returned last for each NodePool: an equal one is the same `Arc`, which the engine compiles once.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<BTreeMap<String, Arc<[InstanceType]>>>);
+pub struct InstanceTypeCache(Mutex<BTreeMap<String, Arc<[InstanceType]>>>);
 
-impl Kept {
+impl InstanceTypeCache {
     /// Returns the list, as the `Arc` of before if it is equal.
     pub fn of(&self, pool: &str, types: Vec<InstanceType>) -> Arc<[InstanceType]> {
         let mut kept = self.0.lock();

@@ -27,7 +27,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use parking_lot::Mutex;
 
-use crate::catalogue::{Kept, Unavailable, conflict, instance_types, tolerated};
+use crate::catalogue::{InstanceTypeCache, Unavailable, conflict, instance_types, tolerated};
 use crate::deployment::{Shape, TemplateRef, fingerprint, is_selected, own_label, shape};
 use crate::errors::{failed, refused, unreachable};
 use crate::hub::{Hub, HubError};
@@ -58,7 +58,7 @@ pub struct ClusterApiProvider {
     class_writer: Mutex<Option<Writer<ClusterAPINodeClass>>>,
     overlays: OnceLock<Arc<dyn Overlays>>,
     unavailable: Unavailable,
-    kept: Kept,
+    instance_types: InstanceTypeCache,
     /// Uids of NodeClaims whose Machine this process creates, with their MachineDeployment: the watch may not have it yet.
     launching: Mutex<BTreeMap<String, String>>,
     /// Names of Machines whose infrastructure machine and bootstrap configuration exist.
@@ -113,7 +113,7 @@ impl ClusterApiProvider {
             class_writer: Mutex::new(Some(writer)),
             overlays: OnceLock::new(),
             unavailable: Unavailable::default(),
-            kept: Kept::default(),
+            instance_types: InstanceTypeCache::default(),
             launching: Mutex::default(),
             complete: Mutex::default(),
         }
@@ -539,7 +539,7 @@ impl CloudProvider for ClusterApiProvider {
         })?;
         let taints = spec.taints.clone().unwrap_or_default();
         let (_, types) = self.types(&class, &taints);
-        Ok(self.kept.of(&pool.name_any(), types))
+        Ok(self.instance_types.of(&pool.name_any(), types))
     }
 
     async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {

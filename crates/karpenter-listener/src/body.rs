@@ -59,7 +59,7 @@ struct AllHeld {
 struct Room {
     bytes: usize,
     closing: CancellationToken,
-    /// Whether its client is waited for.
+    /// Whether the server is waiting for the client (to send the body or to take the response).
     waits: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What AWS is asked: filters, pages, who asks.
+//! Requests to AWS: filters, page sizes, user agent.
 
 use std::time::Duration;
 

@@ -375,7 +375,7 @@ mod tests {
 
     /// Conformance: AWS-nodeclass-15
     #[test]
-    fn each_answer_says_when_to_ask_again() {
+    fn each_result_sets_its_requeue_interval() {
         let alias: Alias = Alias::parse("al2@latest").unwrap();
         let unsupported = alias.check_supported("1.33").unwrap_err();
         let refused = || AwsError::refused("Describe", "UnauthorizedOperation", "no");

@@ -133,7 +133,7 @@ impl Launcher {
             Err(Failed::TemplateGone(_)) => match self.attempt(request, now, &reserved_of).await {
                 Ok(instance) => Ok(instance),
                 Err(Failed::Other(error)) => Err(error),
-                Err(Failed::TemplateGone(error)) => Err(refused(error)),
+                Err(Failed::TemplateGone(error)) => Err(fleet_refused_error(error)),
             },
         }
     }
@@ -204,7 +204,7 @@ impl Launcher {
                 }
                 return Err(Failed::TemplateGone(error));
             }
-            Err(error) => return Err(refused(error).into()),
+            Err(error) => return Err(fleet_refused_error(error).into()),
         };
         let used = answer.launched.iter().map(|l| l.subnet.clone()).collect();
         subnets.commit(&used);
@@ -222,7 +222,7 @@ impl Launcher {
                 self.instances.remember(Arc::clone(&instance));
                 Ok(instance)
             }
-            None => Err(nothing(&answer).into()),
+            None => Err(empty_fleet_error(&answer).into()),
         }
     }
 
@@ -397,12 +397,12 @@ pub fn launch_tags(class: &EC2NodeClass, cluster: &str, pool: &str) -> BTreeMap<
 }
 
 /// Returns the error for a fleet that EC2 refused as a whole.
-fn refused(error: AwsError) -> CloudProviderError {
+fn fleet_refused_error(error: AwsError) -> CloudProviderError {
     call_error("creating fleet request", error)
 }
 
 /// Returns the error for a fleet that launched nothing.
-fn nothing(answer: &Answer) -> CloudProviderError {
+fn empty_fleet_error(answer: &Answer) -> CloudProviderError {
     let errors: Vec<&AwsError> = answer.errors.iter().map(|e| &e.error).collect();
     let unique: BTreeSet<String> = answer.errors.iter().map(describe).collect();
     let text = unique.into_iter().collect::<Vec<_>>().join("; ");

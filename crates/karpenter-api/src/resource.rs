@@ -4,7 +4,7 @@
 /// their NodeClasses with it, too.
 ///
 /// `apiVersion` and `kind` are constants of the type: always serialized, ignored on deserializing. A status equal to its
-/// default is not serialized.
+/// default is not serialized. `spec` is required, unless its type is preceded by `#[serde(default)]`.
 ///
 /// ```
 /// use karpenter_api::{crd::{Column, Definition}, k8s_openapi::ClusterResourceScope};
@@ -52,7 +52,7 @@
 macro_rules! resource {
     (
         $(#[$doc:meta])*
-        $kind:ident { group: $group:expr, version: $version:expr, plural: $plural:expr, scope: $scope:ty, spec: $spec:ty, status: $status:ty }
+        $kind:ident { group: $group:expr, version: $version:expr, plural: $plural:expr, scope: $scope:ty, spec: $(#[$spec_attribute:meta])* $spec:ty, status: $status:ty }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, $crate::serde::Deserialize)]
@@ -62,6 +62,7 @@ macro_rules! resource {
             #[serde(default)]
             pub metadata: $crate::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
             /// The desired state.
+            $(#[$spec_attribute])*
             pub spec: $spec,
             /// The observed state.
             #[serde(default)]

@@ -10,7 +10,7 @@ use karpenter_kube::model::{Change, View};
 use karpenter_kube::operator::ControllerRegistry;
 use kube::Api;
 
-use crate::node_class::{GROUP, KwokNodeClass};
+use crate::node_class::{GROUP, KWOKNodeClass};
 use crate::provider::KwokProvider;
 
 /// Adds the provider's controllers to an operator: `Operator::builder(..).with(|registry| controllers::add(registry, provider))`.
@@ -36,7 +36,7 @@ impl Controller for ClassReadiness {
     }
 
     fn kind(&self) -> &'static str {
-        KwokNodeClass::KIND
+        KWOKNodeClass::KIND
     }
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
@@ -52,7 +52,7 @@ impl Controller for ClassReadiness {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, ReconcileError> {
-        let api: Api<KwokNodeClass> = Api::all(self.cx.clients.api.clone());
+        let api: Api<KWOKNodeClass> = Api::all(self.cx.clients.api.clone());
         let before = api.get(&key.name).await.doing("getting nodeclass")?;
         let mut after = before.clone();
         after.make_ready(self.cx.clock.now());

@@ -41,5 +41,5 @@ pub mod node_class;
 pub mod provider;
 
 pub use cloud::{CapacityPool, Cloud};
-pub use node_class::{KwokNodeClass, KwokNodeClassSpec};
+pub use node_class::{KWOKNodeClass, KWOKNodeClassSpec};
 pub use provider::KwokProvider;

@@ -2,40 +2,31 @@
 //!
 //! UPSTREAM: kwok/apis/v1alpha1/kwoknodeclass.go
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use k8s_openapi::ClusterResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use karpenter_api::conditions::{ConditionTypes, HasConditions, types};
 use karpenter_api::crd::{Column, Definition};
 use karpenter_api::duration::Duration;
 use schemars::JsonSchema;
-use serde::ser::SerializeStruct;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The API group of KWOKNodeClass, and the domain of the provider's labels.
-pub const GROUP: &str = "karpenter.kwok.sh";
+pub const GROUP: &str = KWOKNodeClass::GROUP;
 
-/// The NodeClass of simulated instances.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct KwokNodeClass {
-    /// Standard object metadata.
-    #[serde(default)]
-    pub metadata: ObjectMeta,
-    /// Desired state.
-    #[serde(default)]
-    pub spec: KwokNodeClassSpec,
-    /// Observed state.
-    #[serde(default)]
-    pub status: KwokNodeClassStatus,
+karpenter_api::resource! {
+    /// The NodeClass of simulated instances.
+    KWOKNodeClass {
+        group: "karpenter.kwok.sh", version: "v1alpha1", plural: "kwoknodeclasses", scope: ClusterResourceScope,
+        spec: #[serde(default)] KWOKNodeClassSpec, status: KWOKNodeClassStatus
+    }
 }
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct KwokNodeClassSpec {
+pub struct KWOKNodeClassSpec {
     /// Time from the launch of a node until it appears in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_registration_delay: Option<Duration>,
@@ -43,7 +34,7 @@ pub struct KwokNodeClassSpec {
 
 /// What Karpenter has observed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct KwokNodeClassStatus {
+pub struct KWOKNodeClassStatus {
     /// Signals of health and readiness.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
@@ -70,34 +61,14 @@ fn conditions(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     .unwrap_or_default()
 }
 
-impl KwokNodeClass {
-    /// Kind of the resource.
-    pub const KIND: &'static str = "KWOKNodeClass";
-    /// Plural of the resource, as in URLs.
-    pub const PLURAL: &'static str = "kwoknodeclasses";
-    /// API version of the resource.
-    pub const VERSION: &'static str = "v1alpha1";
-
-    /// Creates a class of this name with the defaults.
-    #[must_use]
-    pub fn new(name: &str) -> Self {
-        let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
-            ..ObjectMeta::default()
-        };
-        Self {
-            metadata,
-            ..Self::default()
-        }
-    }
-
+impl KWOKNodeClass {
     /// Makes the class ready, as it cannot be invalid; returns whether it changed.
     pub fn make_ready(&mut self, now: Timestamp) -> bool {
         self.set_true(types::READY, now)
     }
 }
 
-impl HasConditions for KwokNodeClass {
+impl HasConditions for KWOKNodeClass {
     const TYPES: ConditionTypes = ConditionTypes {
         root: types::READY,
         dependents: &[],
@@ -112,53 +83,14 @@ impl HasConditions for KwokNodeClass {
     }
 }
 
-impl Serialize for KwokNodeClass {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let with_status = !self.status.conditions.is_empty();
-        let mut object = serializer.serialize_struct(Self::KIND, 4 + usize::from(with_status))?;
-        object.serialize_field("apiVersion", &format!("{GROUP}/{}", Self::VERSION))?;
-        object.serialize_field("kind", Self::KIND)?;
-        object.serialize_field("metadata", &self.metadata)?;
-        object.serialize_field("spec", &self.spec)?;
-        if with_status {
-            object.serialize_field("status", &self.status)?;
-        }
-        object.end()
-    }
-}
-
-impl kube::Resource for KwokNodeClass {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind(_: &()) -> Cow<'_, str> {
-        Self::KIND.into()
-    }
-    fn group(_: &()) -> Cow<'_, str> {
-        GROUP.into()
-    }
-    fn version(_: &()) -> Cow<'_, str> {
-        Self::VERSION.into()
-    }
-    fn plural(_: &()) -> Cow<'_, str> {
-        Self::PLURAL.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
 /// Returns the CustomResourceDefinition of KWOKNodeClass.
 #[must_use]
 pub fn crd() -> Value {
     let mut crd = Definition {
         group: GROUP,
-        version: KwokNodeClass::VERSION,
-        kind: KwokNodeClass::KIND,
-        plural: KwokNodeClass::PLURAL,
+        version: KWOKNodeClass::VERSION,
+        kind: KWOKNodeClass::KIND,
+        plural: KWOKNodeClass::PLURAL,
         namespaced: false,
         short_names: &["kwoknc", "kwokncs"],
         categories: &["karpenter"],
@@ -173,7 +105,7 @@ pub fn crd() -> Value {
         ],
         scale: None,
     }
-    .build::<KwokNodeClassSpec, KwokNodeClassStatus>();
+    .build::<KWOKNodeClassSpec, KWOKNodeClassStatus>();
     // Every field has a default, so that a class without a spec is complete.
     let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     if let Some(schema) = schema.as_object_mut() {
@@ -192,7 +124,7 @@ mod tests {
             "apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass",
             "metadata": { "name": "default" }, "spec": { "nodeRegistrationDelay": "5s" },
         });
-        let class: KwokNodeClass = serde_json::from_value(text.clone()).unwrap();
+        let class: KWOKNodeClass = serde_json::from_value(text.clone()).unwrap();
         assert_eq!(serde_json::to_value(&class).unwrap(), text);
     }
 
@@ -214,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_class_becomes_ready() {
-        let mut class = KwokNodeClass::new("default");
+        let mut class = KWOKNodeClass::new("default", KWOKNodeClassSpec::default());
         assert!(class.make_ready(Timestamp::UNIX_EPOCH));
         assert!(class.is_true(types::READY));
     }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
 use crate::cloud::{CapacityPool, Cloud, Instance};
-use crate::node_class::{GROUP, KwokNodeClass};
+use crate::node_class::{GROUP, KWOKNodeClass};
 
 /// Prefix of the provider ids of simulated instances.
 pub const PROVIDER_PREFIX: &str = "kwok://";
@@ -84,9 +84,9 @@ fn profile(well_known: WellKnown) -> ProviderProfile {
     });
     let class = NodeClassKind {
         group: GROUP.into(),
-        version: KwokNodeClass::VERSION.into(),
-        kind: KwokNodeClass::KIND.into(),
-        plural: KwokNodeClass::PLURAL.into(),
+        version: KWOKNodeClass::VERSION.into(),
+        kind: KWOKNodeClass::KIND.into(),
+        plural: KWOKNodeClass::PLURAL.into(),
     };
     ProviderProfile::new("kwok", [class])
         .with_well_known(well_known)
@@ -147,8 +147,8 @@ impl KwokProvider {
         Api::all(self.client.clone())
     }
 
-    async fn node_class(&self, claim: &NodeClaim) -> Result<KwokNodeClass, CloudProviderError> {
-        let api: Api<KwokNodeClass> = Api::all(self.client.clone());
+    async fn node_class(&self, claim: &NodeClaim) -> Result<KWOKNodeClass, CloudProviderError> {
+        let api: Api<KWOKNodeClass> = Api::all(self.client.clone());
         let name = &claim.spec.node_class_ref.name;
         match api.get_opt(name).await {
             Ok(Some(class)) if class.is_false(types::READY) => {

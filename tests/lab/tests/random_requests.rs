@@ -13,7 +13,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::{deployment, node_pool};
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
@@ -310,9 +310,9 @@ async fn random_requests_are_refused_with_flat_memory_and_without_a_write() {
     settings.options.decisions_port = port;
     let cluster = LocalCluster::start(settings).await.unwrap();
     let to = PostParams::default();
-    let classes: Api<KwokNodeClass> = Api::all(cluster.client());
+    let classes: Api<KWOKNodeClass> = Api::all(cluster.client());
     classes
-        .create(&to, &KwokNodeClass::new("default"))
+        .create(&to, &KWOKNodeClass::new("default", Default::default()))
         .await
         .unwrap();
     let pools: Api<NodePool> = Api::all(cluster.client());

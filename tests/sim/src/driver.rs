@@ -14,7 +14,7 @@ use karpenter_api::autoscaling::CapacityBuffer;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use karpenter_lab::local_cluster::LocalCluster;
 use karpenter_lab::progress::describe;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -122,7 +122,7 @@ fn cluster<K: Resource<DynamicType = ()>>(client: Client) -> Api<K> {
 
 kinds! {
     namespaced: CapacityBuffer DaemonSet Deployment PodDisruptionBudget StatefulSet Lease;
-    cluster: KwokNodeClass Node NodeClaim NodeOverlay NodePool Pod StorageClass;
+    cluster: KWOKNodeClass Node NodeClaim NodeOverlay NodePool Pod StorageClass;
 }
 
 pub struct Simulation {
@@ -199,8 +199,8 @@ impl Simulation {
     }
 
     async fn create_initial_objects(&mut self) {
-        let class = serde_json::to_value(KwokNodeClass::new("default"));
-        self.create::<KwokNodeClass>(class.unwrap_or_default())
+        let class = serde_json::to_value(KWOKNodeClass::new("default", Default::default()));
+        self.create::<KWOKNodeClass>(class.unwrap_or_default())
             .await;
         let mut pools = vec![world::fallback_pool(&mut self.chance)];
         for name in world::OTHERS {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::v1::NodePool;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -43,7 +43,7 @@ impl World {
         world
             .create(
                 &Api::all(world.client.clone()),
-                &KwokNodeClass::new("default"),
+                &KWOKNodeClass::new("default", Default::default()),
             )
             .await;
         world.pool("default", json!([])).await;

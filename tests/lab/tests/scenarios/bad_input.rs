@@ -10,7 +10,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_fixtures::pdb;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -154,7 +154,9 @@ async fn objects_that_cannot_be_decoded_get_an_event_and_hide_no_others() {
     };
     let bad = buffer("bad", json!("many"));
     world.create_json::<CapacityBuffer>(bad).await;
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     world.add(node_pool("default")).await;
     let chunk = json!({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "chunk", "namespace": "default"},
         "template": {"spec": {"containers": [{"name": "c", "image": "pause", "resources": {"requests": {"cpu": "1"}}}]}}});

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use karpenter_api::v1::NodeClaim;
 use karpenter_kwok::catalogue::generate;
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_kwok::{CapacityPool, KWOKNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
 use karpenter_testbed::loops::node_agent::NodeFault;
 use kube::Api;
@@ -123,7 +123,7 @@ async fn capacity_that_is_out_has_an_end_after_which_the_pod_is_placed() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_goes_through_its_stages_in_order_and_never_back() {
     let port = free_port();
-    let mut class = KwokNodeClass::new("default");
+    let mut class = KWOKNodeClass::new("default", Default::default());
     class.spec.node_registration_delay = Some("10s".parse().unwrap());
     let starting = json!([{ "key": "example.com/starting", "effect": "NoSchedule" }]);
     let spec = json!({ "template": { "spec": { "startupTaints": starting } } });

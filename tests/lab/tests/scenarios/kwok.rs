@@ -7,7 +7,7 @@ use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::provider::CloudProvider;
 use karpenter_kwok::catalogue::{INSTANCE_CPU, INSTANCE_FAMILY, INSTANCE_MEMORY, INSTANCE_SIZE};
-use karpenter_kwok::{CapacityPool, KwokNodeClass, KwokProvider};
+use karpenter_kwok::{CapacityPool, KWOKNodeClass, KwokProvider};
 use serde_json::{Value, json};
 
 use crate::world::{World, settings};
@@ -80,16 +80,18 @@ async fn the_cheapest_offering_is_launched_if_the_node_class_is_ready() {
     let (world, provider) = provider().await;
     let missing = provider.create(&claim("a", linux())).await.unwrap_err();
     assert!(missing.is_insufficient_capacity(), "{missing}");
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "No", "message": "not yet",
         "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
     world
-        .patch_status::<KwokNodeClass>("default", unready)
+        .patch_status::<KWOKNodeClass>("default", unready)
         .await;
     let not_ready = provider.create(&claim("a", linux())).await.unwrap_err();
     assert!(not_ready.is_node_class_not_ready(), "{not_ready}");
     let ready = json!({"status": {"conditions": null}});
-    world.patch_status::<KwokNodeClass>("default", ready).await;
+    world.patch_status::<KWOKNodeClass>("default", ready).await;
     let launched = provider.create(&claim("a", linux())).await.unwrap();
     let is_of = |claim: &NodeClaim, capacity_type: &str| {
         let instance_type = claim.label("node.kubernetes.io/instance-type");
@@ -112,12 +114,12 @@ async fn the_cheapest_offering_is_launched_if_the_node_class_is_ready() {
 #[tokio::test(start_paused = true)]
 async fn a_node_joins_after_the_delay_of_its_node_class() {
     let world = World::bare(settings()).await;
-    let class: KwokNodeClass = serde_json::from_value(json!({
+    let class: KWOKNodeClass = serde_json::from_value(json!({
         "metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "30s"}}))
     .unwrap();
     world.create(&class).await;
     until!(world, 10, "the class is ready", |w| {
-        w.list::<KwokNodeClass>().await[0].is_true(types::READY)
+        w.list::<KWOKNodeClass>().await[0].is_true(types::READY)
     });
     let (world, provider) = alone(world).await;
     let answer = provider.create(&claim("a", linux())).await.unwrap();
@@ -156,7 +158,9 @@ async fn a_node_joins_after_the_delay_of_its_node_class() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_instance_is_terminated_at_once() {
     let (world, provider) = provider().await;
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     add_node(&world, "x", "other://x").await;
     let claim = provider.create(&claim("a", linux())).await.unwrap();
     let id = claim.status.provider_id.clone().unwrap();

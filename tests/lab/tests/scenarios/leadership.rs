@@ -12,7 +12,7 @@ use karpenter_api::v1::NodePool;
 use karpenter_kube::admin::Probe;
 use karpenter_kube::context::Context as Equipment;
 use karpenter_kube::operator::{ControllerRegistry, Operator, OperatorError};
-use karpenter_kwok::{KwokNodeClass, KwokProvider, controllers};
+use karpenter_kwok::{KWOKNodeClass, KwokProvider, controllers};
 use kube::Client;
 use kube::client::Body;
 use tokio::task::JoinHandle;
@@ -107,7 +107,9 @@ impl Replica {
 async fn world() -> World {
     let mut world = World::bare(settings()).await;
     world.cluster.stop_controllers().await;
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     world.add(node_pool("default")).await;
     world
 }

@@ -7,7 +7,7 @@ use karpenter_api::labels;
 use karpenter_api::v1::NodePool;
 use karpenter_fixtures::node_claim;
 use karpenter_kube::provisioning::refresh_instance_types;
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use serde_json::json;
 
 use crate::cloud::Scripted;
@@ -57,7 +57,9 @@ async fn a_nodepool_launches_no_nodes_until_its_node_class_is_created() {
         "NodeClassNotFound"
     );
     assert_eq!(world.claims().await.len(), 0);
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     world.until_running(1, 60).await;
 }
 
@@ -80,7 +82,7 @@ async fn a_nodeclaim_of_another_provider_is_ignored() {
 async fn pod_waits_are_measured_from_when_nodes_are_known_to_register() {
     let world = World::bare(settings()).await;
     let class = json!({"metadata": {"name": "default"}, "spec": {"nodeRegistrationDelay": "60s"}});
-    let class: KwokNodeClass = serde_json::from_value(class).unwrap();
+    let class: KWOKNodeClass = serde_json::from_value(class).unwrap();
     world.create(&class).await;
     world.add(node_pool("default")).await;
     let waited = |world: &World, what: &str| {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_kwok::{CapacityPool, KwokNodeClass};
+use karpenter_kwok::{CapacityPool, KWOKNodeClass};
 use karpenter_testbed::faults::{Fault, Rule};
 use serde_json::{Value, json};
 
@@ -14,7 +14,9 @@ async fn world() -> World {
     let mut settings = settings();
     settings.options.feature_gates.static_capacity = true;
     let world = World::bare(settings).await;
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     world
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{ARCH, CAPACITY_TYPE, OS, Object, read};
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use karpenter_lab::local_cluster::{LocalCluster, LocalClusterSettings};
 use karpenter_lab::progress::{Progress, describe};
 use kube::api::{
@@ -65,7 +65,9 @@ impl World {
 
     pub async fn with_settings(settings: LocalClusterSettings, pool: Object<NodePool>) -> Self {
         let world = Self::bare(settings).await;
-        world.create(&KwokNodeClass::new("default")).await;
+        world
+            .create(&KWOKNodeClass::new("default", Default::default()))
+            .await;
         world.add(pool).await;
         world
     }
@@ -73,7 +75,9 @@ impl World {
     /// A cluster with the NodePool `default`, whose spec is changed by `spec`.
     pub async fn with_spec(settings: LocalClusterSettings, spec: Value) -> Self {
         let world = Self::bare(settings).await;
-        world.create(&KwokNodeClass::new("default")).await;
+        world
+            .create(&KWOKNodeClass::new("default", Default::default()))
+            .await;
         world.create(&pool("default", spec)).await;
         world
     }

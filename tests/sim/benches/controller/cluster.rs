@@ -8,7 +8,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use karpenter_api::crd;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_kwok::{KwokNodeClass, node_class};
+use karpenter_kwok::{KWOKNodeClass, node_class};
 use karpenter_testbed::Testbed;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -35,8 +35,11 @@ pub async fn run(nodes: usize, pods: usize) -> Outcome<()> {
         .apply_crds(definitions.chain([node_class::crd()]))
         .await?;
     let client = testbed.admin_client();
-    Api::<KwokNodeClass>::all(client.clone())
-        .create(&PostParams::default(), &KwokNodeClass::new("default"))
+    Api::<KWOKNodeClass>::all(client.clone())
+        .create(
+            &PostParams::default(),
+            &KWOKNodeClass::new("default", Default::default()),
+        )
         .await?;
     Api::<NodePool>::all(client.clone())
         .create(

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_fixtures::{CAPACITY_TYPE, Object};
-use karpenter_kwok::KwokNodeClass;
+use karpenter_kwok::KWOKNodeClass;
 use serde_json::json;
 
 use crate::world::{World, node_pool, settings};
@@ -29,7 +29,9 @@ async fn on_demand(
     change: impl FnOnce(Object<NodePool>) -> Object<NodePool>,
 ) -> World {
     let world = World::bare(settings()).await;
-    world.create(&KwokNodeClass::new("default")).await;
+    world
+        .create(&KWOKNodeClass::new("default", Default::default()))
+        .await;
     let mut pool = node_pool("default").requires(CAPACITY_TYPE, "In", &[ON_DEMAND]);
     if !instance_types.is_empty() {
         pool = pool.requires(INSTANCE_TYPE, "In", instance_types);

@@ -18,7 +18,6 @@ use skipped::skipped;
 
 use crate::ec2::support;
 use crate::ec2::support::World;
-use crate::ec2::templates::template;
 
 /// A server of moto; it ends with the test.
 struct Moto {

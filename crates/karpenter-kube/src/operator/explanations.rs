@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use karpenter_core::provider::CloudProvider;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -14,7 +13,6 @@ use crate::decisions::{self, Decisions};
 use crate::lease::Elector;
 use crate::listener::Listener;
 use crate::options::Options;
-use crate::shadow::refusal::ReadOnlyProvider;
 use crate::shadow::{self, Refusals, Shadow};
 
 /// What explains, and decides beside another Karpenter.
@@ -31,8 +29,6 @@ pub(super) fn restricted(mut builder: Builder) -> (Builder, Option<Refusals>) {
     }
     let refusals = Refusals::new(&builder.registry);
     builder.clients = builder.clients.read_only(&refusals);
-    let provider: Arc<dyn CloudProvider> = builder.provider;
-    builder.provider = Arc::new(ReadOnlyProvider::new(provider, &refusals));
     builder.options.disable_leader_election = true;
     builder.options.disable_cluster_state_observability = true;
     let gates = &mut builder.options.feature_gates;

@@ -36,8 +36,8 @@ use crate::lease::{Elector, Leadership, LeaseConfig};
 use crate::metrics::{Metrics, Registry, show_build, show_process, show_queues};
 use crate::model::{Kinds, Model, spawn_watchers, trim_node};
 use crate::options::Options;
-use crate::overlay::{Accepted, Evaluation, Overlaid};
-use crate::provider::Metered;
+use crate::overlay::{Accepted, Evaluation};
+use crate::provider::Provider;
 use crate::readiness::Readiness;
 use crate::static_capacity::StaticCapacity;
 
@@ -200,13 +200,17 @@ impl Builder {
         show_process(&this.registry);
         show_build(&this.registry);
         let profiler = this.profiler.filter(|_| this.options.enable_profiling);
-        let metered: Arc<dyn CloudProvider> =
-            Arc::new(Metered::new(this.provider, metrics.clone()));
+        let provider = Provider::new(this.provider, metrics.clone());
+        #[cfg(feature = "decisions")]
+        let provider = match &refusals {
+            Some(refusals) => provider.read_only(refusals),
+            None => provider,
+        };
+        let without_overlays = provider.clone();
         let accepted = Accepted::default();
-        let provider: Arc<dyn CloudProvider> = if this.options.feature_gates.node_overlay {
-            Arc::new(Overlaid::new(Arc::clone(&metered), accepted.clone()))
-        } else {
-            Arc::clone(&metered)
+        let provider: Arc<dyn CloudProvider> = match this.options.feature_gates.node_overlay {
+            true => Arc::new(provider.with_overlays(accepted.clone())),
+            false => Arc::new(provider),
         };
         let kinds = Kinds {
             node_classes: provider.profile().node_classes.clone(),
@@ -288,7 +292,7 @@ impl Builder {
         if controllers.cx.options.feature_gates.node_overlay {
             controllers.controller(Evaluation::new(
                 Arc::clone(&controllers.cx),
-                metered,
+                Arc::new(without_overlays),
                 accepted,
             ));
         }

@@ -1,18 +1,12 @@
-//! Refuses whatever would change something: requests to the API server, and calls of the cloud provider.
+//! Refuses requests to the API server that would change something. [`Provider`](crate::provider::Provider) refuses calls of the
+//! cloud provider.
 //!
 //! Nothing reaches this point in a program without defects, because the controllers that act are not started.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
-use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::instance_type::InstanceType;
-use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook, SubnetAddresses,
-};
 use kube::Client;
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
@@ -31,7 +25,7 @@ const CONNECTIONS: [&str; 4] = ["exec", "attach", "portforward", "proxy"];
 /// Counts what was refused. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Refusals {
-    total: Counter,
+    pub(crate) total: Counter,
 }
 
 impl Refusals {
@@ -169,78 +163,17 @@ impl Clients {
     }
 }
 
-/// A provider that launches and terminates nothing.
-pub struct ReadOnlyProvider {
-    inner: Arc<dyn CloudProvider>,
-    refusals: Refusals,
-}
-
-impl std::fmt::Debug for ReadOnlyProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ReadOnlyProvider")
-            .field(&self.inner.profile().name)
-            .finish()
-    }
-}
-
-impl ReadOnlyProvider {
-    /// Wraps `inner`, and counts in `refusals`.
-    #[must_use]
-    pub fn new(inner: Arc<dyn CloudProvider>, refusals: &Refusals) -> Self {
-        Self {
-            inner,
-            refusals: refusals.clone(),
-        }
-    }
-
-    fn refuse(&self, call: &str) -> CloudProviderError {
-        self.refusals.total.inc(&["provider"]);
-        let error = format!("refusing to {call}: a shadow is read-only");
-        tracing::error!(logger = "shadow", error, "refused a call of the provider");
-        CloudProviderError::other(error)
-    }
-}
-
-#[async_trait]
-impl CloudProvider for ReadOnlyProvider {
-    fn profile(&self) -> &ProviderProfile {
-        self.inner.profile()
-    }
-    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        Vec::new()
-    }
-    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
-        self.inner.subnet_addresses()
-    }
-    fn use_overlays(&self, overlays: Arc<dyn Overlays>) {
-        self.inner.use_overlays(overlays);
-    }
-    async fn create(&self, _: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
-        Err(self.refuse("launch an instance"))
-    }
-    async fn delete(&self, _: &NodeClaim) -> Result<(), CloudProviderError> {
-        Err(self.refuse("terminate an instance"))
-    }
-    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
-        self.inner.get(provider_id).await
-    }
-    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
-        self.inner.list().await
-    }
-    async fn instance_types(
-        &self,
-        pool: &NodePool,
-    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
-        self.inner.instance_types(pool).await
-    }
-    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
-        self.inner.is_drifted(claim).await
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use karpenter_api::v1::NodeClaim;
+    use karpenter_core::fake::FakeCloud;
+    use karpenter_core::provider::CloudProvider;
+
     use super::*;
+    use crate::metrics::Metrics;
+    use crate::provider::Provider;
 
     #[test]
     fn only_get_list_watch_and_reviews_are_reads() {
@@ -299,8 +232,8 @@ mod tests {
     async fn a_launch_and_a_termination_are_refused_and_counted() {
         let registry = Registry::new();
         let refusals = Refusals::new(&registry);
-        let cloud = Arc::new(karpenter_core::fake::FakeCloud::new([].into()));
-        let provider = ReadOnlyProvider::new(cloud, &refusals);
+        let cloud = Arc::new(FakeCloud::new([].into()));
+        let provider = Provider::new(cloud, Metrics::new(&registry)).read_only(&refusals);
         let claim = NodeClaim::new("a", Default::default());
         assert!(provider.create(&claim).await.is_err());
         assert!(provider.delete(&claim).await.is_err());

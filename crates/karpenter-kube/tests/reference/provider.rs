@@ -6,13 +6,13 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::fake::FakeCloud;
 use karpenter_core::provider::{CloudProvider, CloudProviderError};
 use karpenter_kube::metrics::{Metrics, Registry};
-use karpenter_kube::provider::Metered;
+use karpenter_kube::provider::Provider;
 
-fn metered() -> (Arc<FakeCloud>, Metered, Registry) {
+fn measured() -> (Arc<FakeCloud>, Provider, Registry) {
     let (registry, cloud) = (Registry::new(), Arc::new(FakeCloud::default()));
     let inner: Arc<dyn CloudProvider> = cloud.clone();
-    let metered = Metered::new(inner, Metrics::new(&registry));
-    (cloud, metered, registry)
+    let measured = Provider::new(inner, Metrics::new(&registry));
+    (cloud, measured, registry)
 }
 
 fn series(registry: &Registry, series: &str) -> Option<f64> {
@@ -24,15 +24,15 @@ fn series(registry: &Registry, series: &str) -> Option<f64> {
 /// Conformance: API-202
 #[tokio::test]
 async fn every_call_of_a_provider_is_timed_under_upstreams_name() {
-    let (_, metered, registry) = metered();
+    let (_, measured, registry) = measured();
     let claim = NodeClaim::new("a", Default::default());
-    let launched = metered.create(&claim).await.unwrap();
+    let launched = measured.create(&claim).await.unwrap();
     let id = launched.status.provider_id.clone().unwrap();
-    metered.get(&id).await.unwrap();
-    metered.list().await.unwrap();
-    metered.instance_types(&NodePool::default()).await.unwrap();
-    metered.is_drifted(&launched).await.unwrap();
-    metered.delete(&launched).await.unwrap();
+    measured.get(&id).await.unwrap();
+    measured.list().await.unwrap();
+    measured.instance_types(&NodePool::default()).await.unwrap();
+    measured.is_drifted(&launched).await.unwrap();
+    measured.delete(&launched).await.unwrap();
     for method in [
         "Create",
         "Get",
@@ -41,7 +41,7 @@ async fn every_call_of_a_provider_is_timed_under_upstreams_name() {
         "IsDrifted",
         "Delete",
     ] {
-        let name = metered.profile().name.as_str();
+        let name = measured.profile().name.as_str();
         let labels = format!("{{controller=\"\",method=\"{method}\",provider=\"{name}\"}}");
         let timed = format!("karpenter_cloudprovider_duration_seconds_count{labels}");
         assert_eq!(series(&registry, &timed), Some(1.0), "{method}");
@@ -56,7 +56,7 @@ async fn every_call_of_a_provider_is_timed_under_upstreams_name() {
 /// Conformance: API-203
 #[tokio::test]
 async fn errors_of_a_provider_are_counted_by_kind_nodeclaimnotfound_included() {
-    let (cloud, metered, registry) = metered();
+    let (cloud, measured, registry) = measured();
     let claim = NodeClaim::new("a", Default::default());
     for (error, label) in [
         (
@@ -83,17 +83,17 @@ async fn errors_of_a_provider_are_counted_by_kind_nodeclaimnotfound_included() {
     ] {
         let counted = format!(
             "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Create\",provider=\"{}\",error=\"{label}\"}}",
-            metered.profile().name
+            measured.profile().name
         );
         let before = series(&registry, &counted).unwrap_or_default();
         cloud.fail(error);
-        metered.create(&claim).await.unwrap_err();
+        measured.create(&claim).await.unwrap_err();
         assert_eq!(series(&registry, &counted), Some(before + 1.0), "{label}");
     }
-    metered.delete(&claim).await.unwrap_err();
+    measured.delete(&claim).await.unwrap_err();
     let gone = format!(
         "karpenter_cloudprovider_errors_total{{controller=\"\",method=\"Delete\",provider=\"{}\",error=\"NodeClaimNotFoundError\"}}",
-        metered.profile().name
+        measured.profile().name
     );
     assert_eq!(series(&registry, &gone), Some(1.0));
 }

@@ -1,18 +1,15 @@
-//! A provider that applies NodeOverlays to its instance types.
+//! The valid NodeOverlays, and instance types with them applied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
 use karpenter_api::validation::WellKnown;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::overlay;
-use karpenter_core::provider::{
-    CloudProvider, CloudProviderError, Overlays, ProviderProfile, RegistrationHook, SubnetAddresses,
-};
+use karpenter_core::provider::{CloudProviderError, Overlays};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -67,7 +64,19 @@ impl Accepted {
         true
     }
 
-    fn apply(
+    /// Returns the overlays as a provider with these well-known labels reads them.
+    pub(crate) fn seen(&self, names: &WellKnown) -> Arc<dyn Overlays> {
+        Arc::new(Seen {
+            accepted: self.clone(),
+            names: names.clone(),
+        })
+    }
+
+    /// Returns the instance types of `pool` with the overlays applied.
+    ///
+    /// # Errors
+    /// A NodePool that has not been evaluated yet has none.
+    pub(crate) fn apply(
         &self,
         pool: &NodePool,
         base: Arc<[InstanceType]>,
@@ -103,7 +112,7 @@ impl Accepted {
     }
 }
 
-/// The overlays as the provider behind [`Overlaid`] reads them.
+/// The overlays as a provider reads them.
 struct Seen {
     accepted: Accepted,
     names: WellKnown,
@@ -123,68 +132,6 @@ impl Overlays for Seen {
 
     fn accepted(&self) -> Vec<Arc<NodeOverlay>> {
         self.accepted.current.load().overlays.clone()
-    }
-}
-
-/// A provider whose instance types have overlays applied.
-pub struct Overlaid {
-    inner: Arc<dyn CloudProvider>,
-    accepted: Accepted,
-}
-
-impl std::fmt::Debug for Overlaid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Overlaid")
-            .field(&self.inner.profile().name)
-            .finish()
-    }
-}
-
-impl Overlaid {
-    /// Wraps `inner`; it can read the valid overlays, too.
-    #[must_use]
-    pub fn new(inner: Arc<dyn CloudProvider>, accepted: Accepted) -> Self {
-        inner.use_overlays(Arc::new(Seen {
-            accepted: accepted.clone(),
-            names: inner.profile().well_known.clone(),
-        }));
-        Self { inner, accepted }
-    }
-}
-
-#[async_trait]
-impl CloudProvider for Overlaid {
-    fn profile(&self) -> &ProviderProfile {
-        self.inner.profile()
-    }
-    fn subnet_addresses(&self) -> Option<Vec<SubnetAddresses>> {
-        self.inner.subnet_addresses()
-    }
-    fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
-        self.inner.registration_hooks()
-    }
-    async fn create(&self, claim: &NodeClaim) -> Result<NodeClaim, CloudProviderError> {
-        self.inner.create(claim).await
-    }
-    async fn delete(&self, claim: &NodeClaim) -> Result<(), CloudProviderError> {
-        self.inner.delete(claim).await
-    }
-    async fn get(&self, provider_id: &str) -> Result<NodeClaim, CloudProviderError> {
-        self.inner.get(provider_id).await
-    }
-    async fn list(&self) -> Result<Vec<Arc<NodeClaim>>, CloudProviderError> {
-        self.inner.list().await
-    }
-    async fn instance_types(
-        &self,
-        pool: &NodePool,
-    ) -> Result<Arc<[InstanceType]>, CloudProviderError> {
-        let base = self.inner.instance_types(pool).await?;
-        self.accepted
-            .apply(pool, base, &self.inner.profile().well_known)
-    }
-    async fn is_drifted(&self, claim: &NodeClaim) -> Result<Option<String>, CloudProviderError> {
-        self.inner.is_drifted(claim).await
     }
 }
 
@@ -225,10 +172,7 @@ mod tests {
                 .all(|o| (o.price - 0.5).abs() < 1e-9)
         );
         assert!(Arc::ptr_eq(&first, &types(&pool).unwrap()), "applied once");
-        let seen = Seen {
-            accepted: accepted.clone(),
-            names: names.clone(),
-        };
+        let seen = accepted.seen(&names);
         let by_name = |pool: &str| seen.apply(pool, Arc::clone(&base));
         assert!(
             Arc::ptr_eq(&first, &by_name("p").unwrap()),

@@ -9,11 +9,12 @@
 use std::collections::BTreeSet;
 
 use karpenter_core::cluster::{Cluster, Snapshot};
-use karpenter_core::disruption::{DisruptionRequest, MultiNodeSearch};
-use karpenter_core::pod::Pod;
-use karpenter_core::schedule::Policy;
+use karpenter_core::disruption::{DisruptionRequest, MultiNodeSearch, VerdictKind};
+use karpenter_core::pod::{Pod, PodKey};
+use karpenter_core::reason::{Reason, pod_reason};
+use karpenter_core::schedule::{Placement, PlannedNodeClaim, Policy};
 use karpenter_decisions::bundle::redact::redact;
-use karpenter_decisions::bundle::{self, Bundle, Made, Redaction, Replayed, Settings};
+use karpenter_decisions::bundle::{self, Bundle, PassResult, Redaction, Replayed, Settings};
 use karpenter_spec::World;
 use karpenter_spec::clusters::{Shape, cluster};
 use karpenter_spec::engine;
@@ -201,14 +202,14 @@ fn a_pass_that_was_cut_short_is_not_compared() {
 #[test]
 fn made_plans_are_those_of_the_engine() {
     let bundle = captured(2);
-    let made = bundle::make(
+    let made = bundle::run_pass(
         Replayed::Provisioning,
         &bundle.snapshot,
         &bundle.settings,
         1,
         None,
     );
-    let Made::Provisioning(plan) = made else {
+    let PassResult::Provisioning(plan) = made else {
         panic!("{made:?}")
     };
     let query = karpenter_core::schedule::Query::default();
@@ -219,82 +220,64 @@ fn made_plans_are_those_of_the_engine() {
 }
 
 /// What a redacted decision must have in common with the original one: everything but the words of reasons.
-fn essence(made: &bundle::Canonical, name: &dyn Fn(&str) -> String) -> Value {
-    let pod = |pod: &String| pod.split('/').map(name).collect::<Vec<_>>().join("/");
-    let pods = |all: &[String]| all.iter().map(pod).collect::<Vec<_>>();
-    let planned = |all: &[bundle::Planned]| -> Vec<Value> {
-        let of = |node: &bundle::Planned| {
+fn essence(result: &PassResult, name: &dyn Fn(&str) -> String) -> Value {
+    let pod = |key: &PodKey| json!([name(&key.namespace), name(&key.name), name(&key.uid)]);
+    let pods = |all: &[PodKey]| all.iter().map(pod).collect::<Vec<_>>();
+    let planned = |all: &[PlannedNodeClaim]| -> Vec<Value> {
+        let of = |node: &PlannedNodeClaim| {
             json!([
-                name(&node.pool),
-                node.types,
+                name(&node.node_pool),
+                node.instance_types.to_vec(),
                 pods(&node.pods),
-                node.price,
+                node.hourly_price.to_bits(),
                 node.reservations
             ])
         };
         all.iter().map(of).collect()
     };
-    let placed = |all: &[(String, String, bool)]| -> Vec<Value> {
-        all.iter()
-            .map(|(of, node, buffer)| json!([pod(of), name(node), buffer]))
-            .collect()
+    let placed = |all: &[Placement]| -> Vec<Value> {
+        let of = |it: &Placement| json!([pod(&it.pod), name(&it.node), it.buffer]);
+        all.iter().map(of).collect()
     };
-    match made {
-        bundle::Canonical::Provisioning {
-            planned: nodes,
-            existing,
-            unplaced,
-            pools,
-            bound_pods,
-            ..
-        } => {
-            let unplaced: Vec<Value> = unplaced
-                .iter()
-                .map(|(of, buffer, why, _)| json!([pod(of), buffer, why.id()]))
-                .collect();
-            let pools: Vec<Value> = pools
-                .iter()
-                .map(|(pool, why)| json!([name(pool), why.id()]))
-                .collect();
+    match result {
+        PassResult::Provisioning(plan) => {
+            let unplaced = plan.unplaced.iter();
+            let unplaced =
+                unplaced.map(|it| json!([pod(&it.pod), it.buffer, pod_reason(&it.why).id()]));
+            let pools = plan.pools.iter();
+            let pools = pools.map(|it| json!([name(&it.node_pool), Reason::from(it).id()]));
             json!([
-                planned(nodes),
-                placed(existing),
-                unplaced,
-                pools,
-                bound_pods
+                planned(&plan.new_node_claims),
+                placed(&plan.existing),
+                unplaced.collect::<Vec<_>>(),
+                pools.collect::<Vec<_>>(),
+                plan.bound_pods
             ])
         }
-        bundle::Canonical::Disruption {
-            commands,
-            verdicts,
-            eligible,
-            ..
-        } => {
-            let commands: Vec<Value> = commands
-                .iter()
-                .map(|command| {
-                    let nodes: Vec<String> = command.nodes.iter().map(|node| name(node)).collect();
-                    json!([
-                        command.method,
-                        nodes,
-                        planned(&command.replacements),
-                        placed(&command.placements),
-                        command.savings
-                    ])
-                })
-                .collect();
-            let verdicts: Vec<Value> = verdicts
-                .iter()
-                .map(|(node, verdict)| {
-                    let id = match verdict {
-                        bundle::CanonicalVerdict::NotDisruptable(why)
-                        | bundle::CanonicalVerdict::Kept(why) => json!(why.id()),
-                        other => json!(other),
-                    };
-                    json!([name(node), id])
-                })
-                .collect();
-            json!([commands, verdicts, eligible])
+        PassResult::Disruption(plan) => {
+            let commands = plan.commands.iter().map(|command| {
+                let nodes = command.candidates.iter();
+                json!([
+                    format!("{:?}", command.method),
+                    nodes.map(|node| name(node.name())).collect::<Vec<_>>(),
+                    planned(&command.replacements),
+                    placed(&command.placements),
+                    command.savings.to_bits()
+                ])
+            });
+            let verdicts = plan.verdicts.iter().map(|verdict| {
+                let essence = match &verdict.kind {
+                    VerdictKind::NotDisruptable(why) => json!(Reason::from(why).id()),
+                    VerdictKind::Kept(why) => json!(Reason::from(why).id()),
+                    other => json!(format!("{other:?}")),
+                };
+                json!([name(verdict.node.name()), essence])
+            });
+            json!([
+                commands.collect::<Vec<_>>(),
+                verdicts.collect::<Vec<_>>(),
+                format!("{:?}", plan.eligible)
+            ])
         }
         other => panic!("{other:?}"),
     }
@@ -339,7 +322,7 @@ fn a_redacted_bundle_decides_as_the_original_and_has_none_of_its_names() {
         };
         for pass in Replayed::ALL {
             let of = |bundle: &Bundle| {
-                bundle::make(pass, &bundle.snapshot, &bundle.settings, 1, None).canonical()
+                bundle::run_pass(pass, &bundle.snapshot, &bundle.settings, 1, None)
             };
             let expected = essence(&of(&bundle), &pseudonym);
             let is = essence(&of(&redacted), &|name| name.to_owned());

@@ -1,11 +1,10 @@
-//! Decisions on a bundle's snapshot: their canonical form, their digests, and how to make them again.
+//! Decisions on a bundle's snapshot: their digests, and how to make them again.
 //!
-//! The canonical form of a plan is its JSON: names as text, maps sorted, prices by their bits, reasons as values. Durations are not
-//! part of it. Equal plans have equal digests on each host, with any number of threads.
+//! The digest of a plan is that of its parts as JSON: names as text, maps sorted, prices by their bits, reasons as values. Durations
+//! are not among them. Equal plans have equal digests on each host, with any number of threads.
 
 use std::collections::BTreeMap;
 
-use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{self, Command, DisruptionPlan, DisruptionRequest, VerdictKind};
 use karpenter_core::pod::PodKey;
@@ -45,7 +44,7 @@ pub struct Decision {
     /// Identifies it in the bundle.
     pub id: String,
     pub pass: Replayed,
-    /// The digest of the canonical form.
+    /// The digest of the plan.
     pub digest: String,
     /// Whether the pass ended early, so that it cannot be compared.
     pub truncated: bool,
@@ -56,67 +55,128 @@ pub struct Decision {
 /// The plan of a pass.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Made {
+pub enum PassResult {
     Provisioning(Plan),
     Disruption(Box<DisruptionPlan>),
 }
 
-/// Makes a decision on `snapshot` with a number of threads; `cancel` ends it early.
+/// Makes a pass over `snapshot` with a number of threads; `cancel` ends it early.
 #[must_use]
-pub fn make(
+pub fn run_pass(
     pass: Replayed,
     snapshot: &Snapshot,
     settings: &Settings,
     threads: usize,
     cancel: Option<&Cancel>,
-) -> Made {
+) -> PassResult {
     match pass {
         Replayed::Provisioning => {
             let mut query =
                 Query::new(PodSet::Waiting).with_buffer_pods(settings.buffer_pods().to_vec());
             query.cancel = cancel.cloned();
-            Made::Provisioning(schedule::schedule(snapshot, settings.policy(), &query))
+            PassResult::Provisioning(schedule::schedule(snapshot, settings.policy(), &query))
         }
         Replayed::Disruption => {
             let mut request: DisruptionRequest = settings.request().with_threads(threads);
             request.query.cancel = cancel.cloned();
             request.multi_node.cancel = cancel.cloned();
             request.single_node_cancel = cancel.cloned();
-            Made::Disruption(Box::new(disruption::plan(snapshot, &request)))
+            PassResult::Disruption(Box::new(disruption::plan(snapshot, &request)))
         }
     }
 }
 
-impl Made {
-    #[must_use]
-    pub fn canonical(&self) -> Canonical {
-        match self {
-            Self::Provisioning(plan) => Canonical::of_plan(plan),
-            Self::Disruption(plan) => Canonical::of_disruption(plan),
-        }
-    }
-
+impl PassResult {
     /// Returns the record of the decision in a bundle. `cancelled` is whether its end was asked for.
     #[must_use]
     pub fn decision(&self, pass: Replayed, cancelled: bool) -> Decision {
-        let canonical = self.canonical();
-        let truncated = cancelled
-            || match self {
-                Self::Provisioning(plan) => !plan.undecided.is_empty(),
-                Self::Disruption(plan) => !plan.timed_out.is_empty(),
-            };
-        Decision::of(pass.as_str().to_owned(), pass, &canonical, truncated)
+        let ended_early = match self {
+            Self::Provisioning(plan) => !plan.undecided.is_empty(),
+            Self::Disruption(plan) => !plan.timed_out.is_empty(),
+        };
+        self.record(pass.as_str().to_owned(), cancelled || ended_early)
+    }
+
+    pub(super) fn record(&self, id: String, truncated: bool) -> Decision {
+        match self {
+            Self::Provisioning(plan) => Decision::of_plan(id, plan, truncated),
+            Self::Disruption(plan) => Decision::of_disruption(id, plan, truncated),
+        }
     }
 }
 
 impl Decision {
-    pub(super) fn of(id: String, pass: Replayed, canonical: &Canonical, truncated: bool) -> Self {
+    pub(super) fn of_plan(id: String, plan: &Plan, truncated: bool) -> Self {
+        let unplaced = plan.unplaced.iter().map(|it| {
+            let why = (pod_reason(&it.why), it.why.to_string());
+            (&it.pod, it.buffer, why)
+        });
+        let ignored = plan.ignored.iter();
+        let ignored = ignored.map(|it| (&it.pod, format!("{:?}", it.why)));
+        let pools = plan.pools.iter();
+        let pools = pools.map(|pool| (&pool.node_pool, Reason::from(pool)));
+        let zones = plan.pending_by_zone.iter();
+        let zones = zones.map(|(zone, count)| (zone.to_string(), count));
+        let canonical = (
+            planned(&plan.new_node_claims),
+            placements(&plan.existing),
+            unplaced.collect::<Vec<_>>(),
+            &plan.undecided,
+            ignored.collect::<Vec<_>>(),
+            pools.collect::<Vec<_>>(),
+            zones.collect::<Vec<_>>(),
+            plan.bound_pods,
+        );
+        let counts = [
+            ("planned", plan.new_node_claims.len()),
+            ("existing", plan.existing.len()),
+            ("unplaced", plan.unplaced.len()),
+        ];
         Self {
             id,
-            pass,
-            digest: Digest::of(canonical).to_string(),
+            pass: Replayed::Provisioning,
+            digest: Digest::of(&canonical).to_string(),
             truncated,
-            counts: canonical.counts(),
+            counts: counts.map(|(name, count)| (name.to_owned(), count)).into(),
+        }
+    }
+
+    pub(super) fn of_disruption(id: String, plan: &DisruptionPlan, truncated: bool) -> Self {
+        let commands = plan.commands.iter().map(command);
+        let verdicts = plan.verdicts.iter();
+        let verdicts = verdicts.map(|it| (it.node.name(), verdict(&it.kind)));
+        let budgets = plan.budgets.iter().map(|(reason, budgets)| {
+            let of_pools = budgets.iter().map(|(pool, budget)| {
+                let numbers = [
+                    budget.nodes,
+                    budget.consuming,
+                    budget.allowed,
+                    budget.remaining,
+                ];
+                (pool, numbers)
+            });
+            (reason, of_pools.collect::<Vec<_>>())
+        });
+        let eligible = plan.eligible.iter();
+        let eligible = eligible.map(|(method, count)| (format!("{method:?}"), count));
+        let canonical = (
+            commands.collect::<Vec<_>>(),
+            verdicts.collect::<Vec<_>>(),
+            budgets.collect::<Vec<_>>(),
+            eligible.collect::<Vec<_>>(),
+            &plan.unseen_pools,
+            plan.budget_blocked,
+        );
+        let counts = [
+            ("commands", plan.commands.len()),
+            ("verdicts", plan.verdicts.len()),
+        ];
+        Self {
+            id,
+            pass: Replayed::Disruption,
+            digest: Digest::of(&canonical).to_string(),
+            truncated,
+            counts: counts.map(|(name, count)| (name.to_owned(), count)).into(),
         }
     }
 
@@ -134,214 +194,46 @@ impl Decision {
     }
 }
 
-/// A plan in its canonical form.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-#[non_exhaustive]
-pub enum Canonical {
-    Provisioning {
-        planned: Vec<Planned>,
-        existing: Vec<(String, String, bool)>,
-        unplaced: Vec<(String, bool, Reason, String)>,
-        undecided: Vec<String>,
-        ignored: Vec<(String, String)>,
-        pools: Vec<(String, Reason)>,
-        zones: BTreeMap<String, usize>,
-        bound_pods: usize,
-    },
-    Disruption {
-        commands: Vec<CanonicalCommand>,
-        verdicts: Vec<(String, CanonicalVerdict)>,
-        budgets: BTreeMap<String, BTreeMap<String, [u32; 4]>>,
-        eligible: BTreeMap<String, usize>,
-        unseen_pools: Vec<String>,
-        budget_blocked: bool,
-    },
+fn planned(claims: &[PlannedNodeClaim]) -> Vec<impl Serialize> {
+    let of = |claim: &PlannedNodeClaim| {
+        (
+            claim.node_pool.clone(),
+            claim.instance_types.to_vec(),
+            (claim.pods.clone(), claim.buffer_pods.clone()),
+            claim.hourly_price.to_bits(),
+            claim.reservations.clone(),
+            claim.to_node_claim(),
+        )
+    };
+    claims.iter().map(of).collect()
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Planned {
-    pub pool: String,
-    pub types: Vec<String>,
-    pub pods: Vec<String>,
-    pub buffer_pods: Vec<String>,
-    pub price: u64,
-    pub reservations: Vec<String>,
-    pub claim: NodeClaim,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CanonicalCommand {
-    pub method: String,
-    pub nodes: Vec<String>,
-    pub replacements: Vec<Planned>,
-    pub placements: Vec<(String, String, bool)>,
-    pub savings: u64,
-    pub scores: Vec<(String, u64)>,
-}
-
-/// The verdict about a node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum CanonicalVerdict {
-    NotDisruptable(Reason),
-    Kept(Reason),
-    Deleted(u64, usize),
-    Replaced(u64, usize, Vec<String>),
-    Other(String),
-}
-
-fn text(pod: &PodKey) -> String {
-    format!("{}/{}/{}", pod.namespace, pod.name, pod.uid)
-}
-
-fn texts<'a>(pods: impl IntoIterator<Item = &'a PodKey>) -> Vec<String> {
-    pods.into_iter().map(text).collect()
-}
-
-impl Planned {
-    fn of(planned: &PlannedNodeClaim) -> Self {
-        Self {
-            pool: planned.node_pool.clone(),
-            types: planned.instance_types.to_vec(),
-            pods: texts(&planned.pods),
-            buffer_pods: texts(&planned.buffer_pods),
-            price: planned.hourly_price.to_bits(),
-            reservations: planned.reservations.clone(),
-            claim: planned.to_node_claim(),
-        }
-    }
-}
-
-impl Canonical {
-    pub(super) fn of_plan(plan: &Plan) -> Self {
-        Self::Provisioning {
-            planned: plan.new_node_claims.iter().map(Planned::of).collect(),
-            existing: placements(&plan.existing),
-            unplaced: plan
-                .unplaced
-                .iter()
-                .map(|pod| {
-                    let why = (pod_reason(&pod.why), pod.why.to_string());
-                    (text(&pod.pod), pod.buffer, why.0, why.1)
-                })
-                .collect(),
-            undecided: texts(&plan.undecided),
-            ignored: plan
-                .ignored
-                .iter()
-                .map(|pod| (text(&pod.pod), format!("{:?}", pod.why)))
-                .collect(),
-            pools: plan
-                .pools
-                .iter()
-                .map(|pool| (pool.node_pool.clone(), Reason::from(pool)))
-                .collect(),
-            zones: plan
-                .pending_by_zone
-                .iter()
-                .map(|(zone, count)| (zone.to_string(), *count))
-                .collect(),
-            bound_pods: plan.bound_pods,
-        }
-    }
-
-    pub(super) fn of_disruption(plan: &DisruptionPlan) -> Self {
-        let budgets = plan.budgets.iter().map(|(reason, budgets)| {
-            let of_pools = budgets.iter().map(|(pool, budget)| {
-                let numbers = [
-                    budget.nodes,
-                    budget.consuming,
-                    budget.allowed,
-                    budget.remaining,
-                ];
-                (pool.to_owned(), numbers)
-            });
-            (reason.clone(), of_pools.collect())
-        });
-        let (eligible, verdicts) = (plan.eligible.iter(), plan.verdicts.iter());
-        Self::Disruption {
-            commands: plan.commands.iter().map(CanonicalCommand::of).collect(),
-            verdicts: verdicts
-                .map(|it| (it.node.name().to_owned(), CanonicalVerdict::of(&it.kind)))
-                .collect(),
-            budgets: budgets.collect(),
-            eligible: eligible
-                .map(|(method, count)| (format!("{method:?}"), *count))
-                .collect(),
-            unseen_pools: plan.unseen_pools.iter().cloned().collect(),
-            budget_blocked: plan.budget_blocked,
-        }
-    }
-
-    pub(super) fn counts(&self) -> BTreeMap<String, usize> {
-        let counts: &[(&str, usize)] = match self {
-            Self::Provisioning {
-                planned,
-                existing,
-                unplaced,
-                ..
-            } => &[
-                ("planned", planned.len()),
-                ("existing", existing.len()),
-                ("unplaced", unplaced.len()),
-            ],
-            Self::Disruption {
-                commands, verdicts, ..
-            } => &[("commands", commands.len()), ("verdicts", verdicts.len())],
-        };
-        counts
-            .iter()
-            .map(|(name, count)| ((*name).to_owned(), *count))
-            .collect()
-    }
-}
-
-fn placements(placements: &[schedule::Placement]) -> Vec<(String, String, bool)> {
-    placements
-        .iter()
-        .map(|placed| (text(&placed.pod), placed.node.clone(), placed.buffer))
+fn placements(placements: &[schedule::Placement]) -> Vec<(&PodKey, &str, bool)> {
+    let all = placements.iter();
+    all.map(|it| (&it.pod, it.node.as_str(), it.buffer))
         .collect()
 }
 
-impl CanonicalCommand {
-    fn of(command: &Command) -> Self {
-        Self {
-            method: format!("{:?}", command.method),
-            nodes: command
-                .candidates
-                .iter()
-                .map(|node| node.name().to_owned())
-                .collect(),
-            replacements: command.replacements.iter().map(Planned::of).collect(),
-            placements: placements(&command.placements),
-            savings: command.savings.to_bits(),
-            scores: command
-                .scores
-                .iter()
-                .map(|score| (score.node_pool.clone(), score.score.to_bits()))
-                .collect(),
-        }
-    }
+fn command(command: &Command) -> impl Serialize {
+    let nodes = command.candidates.iter().map(|node| node.name());
+    let scores = command.scores.iter();
+    let scores = scores.map(|score| (&score.node_pool, score.score.to_bits()));
+    (
+        format!("{:?}", command.method),
+        nodes.collect::<Vec<_>>(),
+        planned(&command.replacements),
+        placements(&command.placements),
+        command.savings.to_bits(),
+        scores.collect::<Vec<_>>(),
+    )
 }
 
-impl CanonicalVerdict {
-    fn of(kind: &VerdictKind) -> Self {
-        match kind {
-            VerdictKind::NotDisruptable(why) => Self::NotDisruptable(why.into()),
-            VerdictKind::Kept(why) => Self::Kept(why.into()),
-            VerdictKind::Deleted {
-                savings,
-                pods_moved,
-            } => Self::Deleted(savings.to_bits(), *pods_moved),
-            VerdictKind::Replaced {
-                savings,
-                pods_moved,
-                with,
-            } => Self::Replaced(savings.to_bits(), *pods_moved, with.clone()),
-            other => Self::Other(format!("{other:?}")),
-        }
+/// Returns what is known of a verdict: a reason, or the name of the variant with savings, pods moved and instance types.
+fn verdict(kind: &VerdictKind) -> impl Serialize {
+    match kind {
+        VerdictKind::NotDisruptable(why) => (Some(Reason::from(why)), "NotDisruptable".to_owned()),
+        VerdictKind::Kept(why) => (Some(Reason::from(why)), "Kept".to_owned()),
+        other => (None, format!("{other:?}")),
     }
 }
 
@@ -380,8 +272,8 @@ pub fn replay(
     settings: &Settings,
     threads: usize,
 ) -> Comparison {
-    let made = (!recorded.truncated).then(|| {
-        make(recorded.pass, snapshot, settings, threads, None).decision(recorded.pass, false)
+    let again = (!recorded.truncated).then(|| {
+        run_pass(recorded.pass, snapshot, settings, threads, None).decision(recorded.pass, false)
     });
-    recorded.compared(made)
+    recorded.compared(again)
 }

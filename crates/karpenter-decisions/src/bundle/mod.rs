@@ -43,10 +43,7 @@ use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::schedule::Cancel;
 
-pub use decision::{
-    Canonical, CanonicalCommand, CanonicalVerdict, Comparison, Decision, Made, Planned, Replayed,
-    make,
-};
+pub use decision::{Comparison, Decision, PassResult, Replayed, run_pass};
 pub use error::ReadError;
 pub use offline::Offline;
 pub use read::read;
@@ -101,8 +98,8 @@ impl Bundle {
     pub fn decided(mut self, cancel: Option<&Cancel>) -> Self {
         let cancelled = || cancel.is_some_and(|cancel| cancel());
         let decide = |pass| {
-            let made = make(pass, &self.snapshot, &self.settings, 1, cancel);
-            made.decision(pass, cancelled())
+            let result = run_pass(pass, &self.snapshot, &self.settings, 1, cancel);
+            result.decision(pass, cancelled())
         };
         self.decisions = Replayed::ALL.map(decide).into();
         self

@@ -6,7 +6,7 @@ use std::time::Duration;
 use karpenter_core::schedule::Cancel;
 use serde_json::Value;
 
-use super::{Bundle, Made, Replayed, make};
+use super::{Bundle, PassResult, Replayed, run_pass};
 use crate::answer::{self, EachTime, Requests, Subject, Unanswerable};
 use crate::change::Change;
 use crate::doctor::{BlockerReport, Examination, Installation, examine};
@@ -35,12 +35,12 @@ impl Offline {
             now: bundle.at(),
         };
         for pass in Replayed::ALL {
-            match make(pass, &bundle.snapshot, &bundle.settings, 1, None) {
-                Made::Provisioning(plan) => {
+            match run_pass(pass, &bundle.snapshot, &bundle.settings, 1, None) {
+                PassResult::Provisioning(plan) => {
                     let claims = vec![None; plan.new_node_claims.len()];
                     history.provisioned(input, &plan, &claims);
                 }
-                Made::Disruption(plan) => {
+                PassResult::Disruption(plan) => {
                     history.disrupted(input, &plan);
                 }
             }

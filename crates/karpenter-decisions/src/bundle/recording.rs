@@ -11,7 +11,7 @@ use karpenter_core::disruption::{self, DisruptionPlan, DisruptionRequest};
 use karpenter_core::pod::PodKey;
 use karpenter_core::schedule::{self, Plan, PodSet, Policy, Query};
 
-use super::decision::{Canonical, Comparison, Decision, Made, Replayed};
+use super::decision::{Comparison, Decision, PassResult, Replayed};
 use super::{Bundle, Settings};
 
 /// The age beyond which passes are dropped.
@@ -52,14 +52,14 @@ impl RecordedPass {
         self.settings.policy().now
     }
 
-    fn make(&self, threads: usize) -> Made {
+    fn run(&self, threads: usize) -> PassResult {
         match self.decision.pass {
             Replayed::Provisioning => {
                 let query = Query::new(PodSet::Waiting)
                     .with_nominated(self.nominated.clone())
                     .with_buffer_pods(self.settings.buffer_pods().to_vec());
                 let policy = self.settings.policy();
-                Made::Provisioning(schedule::schedule(&self.snapshot, policy, &query))
+                PassResult::Provisioning(schedule::schedule(&self.snapshot, policy, &query))
             }
             Replayed::Disruption => {
                 let mut request = self.settings.request().with_threads(threads);
@@ -67,7 +67,7 @@ impl RecordedPass {
                     request.multi_node.cancel = Some(Arc::new(|| true));
                     request.single_node_cancel = Some(Arc::new(|| true));
                 }
-                Made::Disruption(Box::new(disruption::plan(&self.snapshot, &request)))
+                PassResult::Disruption(Box::new(disruption::plan(&self.snapshot, &request)))
             }
         }
     }
@@ -76,10 +76,8 @@ impl RecordedPass {
     #[must_use]
     pub fn replay(&self, threads: usize) -> Comparison {
         let recorded = &self.decision;
-        let again = (!recorded.truncated).then(|| {
-            let canonical = self.make(threads).canonical();
-            Decision::of(recorded.id.clone(), recorded.pass, &canonical, false)
-        });
+        let again =
+            (!recorded.truncated).then(|| self.run(threads).record(recorded.id.clone(), false));
         recorded.compared(again)
     }
 
@@ -122,12 +120,11 @@ impl Recorder {
         let mut request = DisruptionRequest::at(policy.now);
         request.policy = policy.clone();
         request.query.buffer_pods = query.buffer_pods.clone();
-        let pass = Replayed::Provisioning;
-        let canonical = Canonical::of_plan(plan);
+        let id = id(Replayed::Provisioning, policy.now);
         let truncated = !plan.undecided.is_empty();
         let recorded = RecordedPass {
             snapshot: snapshot.clone(),
-            decision: Decision::of(id(pass, policy.now), pass, &canonical, truncated),
+            decision: Decision::of_plan(id, plan, truncated),
             settings: Settings::new(policy, request),
             nominated: query.nominated.clone(),
             consolidates: false,
@@ -143,9 +140,7 @@ impl Recorder {
         consolidates: bool,
         plan: &DisruptionPlan,
     ) {
-        let pass = Replayed::Disruption;
-        let now = request.policy.now;
-        let canonical = Canonical::of_disruption(plan);
+        let id = id(Replayed::Disruption, request.policy.now);
         // A search that was to find nothing did not end early.
         let truncated = consolidates && !plan.timed_out.is_empty();
         let recorded = RecordedPass {
@@ -153,7 +148,7 @@ impl Recorder {
             settings: Settings::new(request.policy.clone(), request.clone()),
             nominated: Vec::new(),
             consolidates,
-            decision: Decision::of(id(pass, now), pass, &canonical, truncated),
+            decision: Decision::of_disruption(id, plan, truncated),
         };
         self.add(recorded, 0);
     }

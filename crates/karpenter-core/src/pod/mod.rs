@@ -207,47 +207,91 @@ pub struct Shape {
     pub problem: Option<String>,
 }
 
-/// A pod, parsed.
-#[derive(Clone, Debug, PartialEq)]
+/// A pod, parsed. It is serialized without what other pods share: its shape, limits and owners.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Pod {
     /// Its identity.
     pub key: PodKey,
     /// The fields that scheduling reads.
+    #[serde(skip)]
     pub shape: Arc<Shape>,
     /// The sum of the limits of its containers.
+    #[serde(skip)]
     pub limits: Arc<Resources>,
     /// Annotations of the `karpenter.sh` domain and the pod deletion cost.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub annotations: BTreeMap<String, String>,
     /// `metadata.creationTimestamp`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub created_at: Option<UnixSecond>,
     /// `metadata.deletionTimestamp`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub deleted_at: Option<UnixSecond>,
     /// `status.startTime`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub started_at: Option<UnixSecond>,
     /// `spec.nodeName`, shared by the pods of a node.
+    #[serde(default, skip_serializing_if = "is_default", with = "node_name")]
     pub node_name: Option<Arc<str>>,
     /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it, unless `nominated_by_plan`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nominated_node: Option<String>,
     /// Whether `nominated_node` is where a plan placed the pod: its managed fields name [`FIELD_MANAGER`].
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nominated_by_plan: bool,
     /// `status.phase`.
     pub phase: Phase,
     /// Whether condition PodScheduled has reason Unschedulable.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unschedulable: bool,
     /// Whether condition PodScheduled has reason SchedulingGated: kube-scheduler does not try to schedule the pod.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// Whether condition Ready is True.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ready: bool,
     /// The time since when condition Ready is True.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub ready_since: Option<UnixSecond>,
     /// The time since when condition PodScheduled is True.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub scheduled_since: Option<UnixSecond>,
     /// All owners.
+    #[serde(skip)]
     pub owners: Arc<[Owner]>,
     /// `spec.terminationGracePeriodSeconds`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub termination_grace_seconds: Option<i64>,
     /// `spec.schedulerName`, if it is not that of the default scheduler.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub scheduler_name: Option<String>,
+}
+
+/// Whether a field of a pod need not be written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Writes a name that is shared with other pods.
+mod node_name {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        name: &Option<Arc<str>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        name.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Arc<str>>, D::Error> {
+        let name: Option<String> = Deserialize::deserialize(deserializer)?;
+        Ok(name.map(Into::into))
+    }
 }
 
 /// The field manager of writes to the status of pods.

@@ -52,7 +52,7 @@ pub use settings::{Redaction, Settings};
 pub use write::write;
 
 /// The version of the format. Earlier versions were never released, and are not read.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// A snapshot with all that its decisions depend on.
 #[derive(Clone, Debug)]

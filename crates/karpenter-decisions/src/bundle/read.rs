@@ -7,7 +7,7 @@ use std::sync::Arc;
 use karpenter_core::cluster::{Cluster, DaemonSet};
 use karpenter_core::disruption::DisruptionRequest;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::pod::{Owner, Pod, PodKey, Shape};
+use karpenter_core::pod::{Owner, Pod, Shape};
 use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -281,10 +281,12 @@ impl Content {
     }
 
     fn pod(&self, row: PodRow) -> Result<Pod, Problem> {
-        let shape = numbered(&self.shapes, row.i, "v.i")?;
-        let limits = numbered(&self.limits, row.limits, "v.limits")?;
-        let owners = numbered(&self.owners, row.owners, "v.owners")?;
-        Ok(row.pod(shape, limits, owners))
+        Ok(Pod {
+            shape: numbered(&self.shapes, row.i, "v.i")?,
+            limits: numbered(&self.limits, row.limits, "v.limits")?,
+            owners: numbered(&self.owners, row.owners, "v.owners")?,
+            ..row.pod
+        })
     }
 
     fn catalogue(&mut self, row: PoolTypes) -> Result<(), Problem> {
@@ -383,19 +385,10 @@ impl Content {
             let problem = format!("a bundle has at most {MAX_PASSES} passes");
             return Err(("v", problem));
         }
-        let nominated = row.nominated.into_iter();
-        let nominated = nominated.map(|([namespace, name, uid], node)| {
-            let pod = PodKey {
-                namespace,
-                name,
-                uid,
-            };
-            (pod, node)
-        });
         self.recording.push(RecordedPass {
             snapshot: self.cluster.snapshot(),
             settings: self.settings(row.request)?,
-            nominated: nominated.collect(),
+            nominated: row.nominated,
             consolidates: row.consolidates,
             decision: row.decision,
         });

@@ -1,7 +1,6 @@
 //! The lines of a bundle.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
@@ -15,7 +14,7 @@ use karpenter_core::cluster::{
 };
 use karpenter_core::disruption::Surroundings;
 use karpenter_core::instance_type::InstanceType;
-use karpenter_core::pod::{Owner, Phase, Pod, PodKey, Shape, UnixSecond};
+use karpenter_core::pod::{Owner, Pod, PodKey, Shape};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::Policy;
 use serde::{Deserialize, Serialize};
@@ -102,102 +101,10 @@ fn is_false(value: &bool) -> bool {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct PodRow {
-    pub(super) k: [String; 3],
     pub(super) i: u32,
     pub(super) limits: u32,
     pub(super) owners: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) node: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) nominated: Option<String>,
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) nominated_by_plan: bool,
-    pub(super) phase: Phase,
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) unschedulable: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) gated: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(super) ready: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ready_since: Option<UnixSecond>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) scheduled_since: Option<UnixSecond>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) created_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) deleted_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) grace: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) scheduler: Option<String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) annotations: BTreeMap<String, String>,
-}
-
-impl PodRow {
-    /// Writes a pod whose shape, limits and owners have these numbers.
-    pub(super) fn new(pod: &Pod, i: u32, limits: u32, owners: u32) -> Self {
-        let key = &pod.key;
-        Self {
-            k: [key.namespace.clone(), key.name.clone(), key.uid.clone()],
-            i,
-            limits,
-            owners,
-            node: pod.node_name.as_deref().map(str::to_owned),
-            nominated: pod.nominated_node.clone(),
-            nominated_by_plan: pod.nominated_by_plan,
-            phase: pod.phase,
-            unschedulable: pod.unschedulable,
-            gated: pod.gated,
-            ready: pod.ready,
-            ready_since: pod.ready_since,
-            scheduled_since: pod.scheduled_since,
-            created_at: pod.created_at.map(UnixSecond::time),
-            deleted_at: pod.deleted_at.map(UnixSecond::time),
-            started_at: pod.started_at.map(UnixSecond::time),
-            grace: pod.termination_grace_seconds,
-            scheduler: pod.scheduler_name.clone(),
-            annotations: pod.annotations.clone(),
-        }
-    }
-
-    /// Returns the pod with its shape, limits and owners.
-    pub(super) fn pod(
-        self,
-        shape: Arc<Shape>,
-        limits: Arc<Resources>,
-        owners: Arc<[Owner]>,
-    ) -> Pod {
-        let [namespace, name, uid] = self.k;
-        Pod {
-            key: PodKey {
-                namespace,
-                name,
-                uid,
-            },
-            shape,
-            limits,
-            annotations: self.annotations,
-            created_at: self.created_at.map(Into::into),
-            deleted_at: self.deleted_at.map(Into::into),
-            started_at: self.started_at.map(Into::into),
-            node_name: self.node.map(Into::into),
-            nominated_node: self.nominated,
-            nominated_by_plan: self.nominated_by_plan,
-            phase: self.phase,
-            unschedulable: self.unschedulable,
-            gated: self.gated,
-            ready: self.ready,
-            ready_since: self.ready_since,
-            scheduled_since: self.scheduled_since,
-            owners,
-            termination_grace_seconds: self.grace,
-            scheduler_name: self.scheduler,
-        }
-    }
+    pub(super) pod: Pod,
 }
 
 /// The instance types of a NodePool, by their numbers, or the provider's error.
@@ -332,9 +239,9 @@ pub(super) enum Removed {
 pub(super) struct PassRow {
     pub(super) decision: Decision,
     pub(super) request: Request,
-    /// Pods, by namespace, name and uid, with the nodes that they were nominated to.
+    /// Pods with the nodes that they were nominated to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) nominated: Vec<([String; 3], String)>,
+    pub(super) nominated: Vec<(PodKey, String)>,
     /// Whether the pass looked for consolidations.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) consolidates: bool,

@@ -171,7 +171,12 @@ impl<'a, 'b> Out<'a, 'b> {
             let v = pod.owners.to_vec();
             self.line(Line::Owners(Indexed { i: owners, v }))?;
         }
-        Ok(PodRow::new(pod, shape, limits, owners))
+        Ok(PodRow {
+            i: shape,
+            limits,
+            owners,
+            pod: pod.clone(),
+        })
     }
 
     pub(super) fn daemon_set(
@@ -224,13 +229,10 @@ impl<'a, 'b> Out<'a, 'b> {
     }
 
     fn pass(&mut self, pass: &RecordedPass) -> io::Result<PassRow> {
-        let nominated = pass.nominated.iter().cloned();
         Ok(PassRow {
             decision: pass.decision.clone(),
             request: self.request(&pass.settings)?,
-            nominated: nominated
-                .map(|(pod, node)| ([pod.namespace, pod.name, pod.uid], node))
-                .collect(),
+            nominated: pass.nominated.clone(),
             consolidates: pass.consolidates,
         })
     }

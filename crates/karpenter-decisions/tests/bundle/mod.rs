@@ -167,7 +167,7 @@ fn a_bundle_is_lines_of_json_between_a_manifest_and_a_trailer() {
     let first: Value = serde_json::from_str(&all[0]).unwrap();
     assert_eq!(
         (&first["kind"], &first["schema"], &first["provider"]),
-        (&json!("Manifest"), &json!(3), &json!("fake"))
+        (&json!("Manifest"), &json!(4), &json!("fake"))
     );
     let last: Value = serde_json::from_str(all.last().unwrap()).unwrap();
     assert_eq!(
@@ -203,12 +203,12 @@ fn what_the_bundle_knows_of_each_kind_is_read_back() {
 fn another_schema_is_refused_with_the_version_that_reads_it() {
     for (schema, expected) in [
         (
-            4,
-            "cannot read schema 4 of the bundle: this version reads schema 3; use version 9.1.0 or a later one",
+            5,
+            "cannot read schema 5 of the bundle: this version reads schema 4; use version 9.1.0 or a later one",
         ),
         (
-            2,
-            "invalid bundle: line 1, byte 0: schema: 2 was written by no release; this version reads 3: capture again",
+            3,
+            "invalid bundle: line 1, byte 0: schema: 3 was written by no release; this version reads 4: capture again",
         ),
     ] {
         let first =
@@ -260,7 +260,7 @@ fn an_error_names_line_byte_and_field() {
     let before: usize = all[..at].iter().map(|line| line.len() + 1).sum();
     assert_eq!(
         (line as usize, field.as_str()),
-        (at + 1, "v.phase"),
+        (at + 1, "v.pod.phase"),
         "{error}"
     );
     let start = before + all[at].find("Sleeping").unwrap();
@@ -277,8 +277,8 @@ fn lines_that_contradict_each_other_are_refused() {
         (
             "unknown field `extra`",
             pods,
-            r#""k":"#,
-            r#""extra":1,"k":"#,
+            r#""key":"#,
+            r#""extra":1,"key":"#,
         ),
     ] {
         let error = refused(&changed(|all| {

@@ -18,16 +18,15 @@ pub(super) enum Role {
 type Rename<'a> = dyn FnMut(Role, &str) -> Option<String> + 'a;
 
 /// Fields whose texts are names of objects.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 20] = [
     "name",
     "namespace",
     "namespaces",
     "uid",
-    "k",
     "node",
     "nodeName",
-    "nominated",
-    "scheduler",
+    "nominatedNode",
+    "schedulerName",
     "volume",
     "volumeName",
     "storageClass",

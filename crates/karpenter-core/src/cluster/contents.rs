@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::state::State;
 use super::{
@@ -15,7 +16,8 @@ use super::{
 use crate::pod::Pod;
 
 /// The marks of a node that are not on its objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Marks {
     /// Whether [`Self::name`] is that of a NodeClaim without a Node.
     pub claim: bool,

@@ -29,6 +29,7 @@ pub mod catalogue;
 mod changes;
 mod decision;
 mod error;
+mod kinds;
 mod lines;
 mod objects;
 mod offline;

@@ -16,8 +16,7 @@ use super::error::ReadError;
 use super::lines::LineReader;
 use super::recording::{MAX_PASSES, RecordedPass};
 use super::rows::{
-    DaemonSetRow, Devices, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Removed, Request,
-    Selector, Storage, Trailer,
+    DaemonSetRow, Indexed, Line, Manifest, PassRow, PodRow, PoolTypes, Request, Trailer,
 };
 use super::{Bundle, Decision, SCHEMA, Settings};
 
@@ -248,31 +247,11 @@ impl Content {
                 let pod = self.pod(*row)?;
                 self.pods.push(pod);
             }
-            Line::Nodes(node) => {
-                named(node.metadata.name.as_deref())?;
-                self.cluster.insert_node(Arc::new(*node));
-            }
-            Line::NodeClaims(claim) => {
-                named(claim.metadata.name.as_deref())?;
-                self.cluster.insert_node_claim(Arc::new(*claim));
-            }
-            Line::NodePools(pool) => {
-                named(pool.metadata.name.as_deref())?;
-                self.cluster.apply_node_pool(&pool);
-            }
-            Line::Overlays(overlay) => drop(self.cluster.apply_node_overlay(&overlay)),
+            Line::Objects(object) => object.insert(&mut self.cluster)?,
             Line::Catalogue(row) => self.catalogue(row)?,
             Line::DaemonSets(row) => self.daemon_set(*row)?,
-            Line::Pdbs(budget) => drop(self.cluster.apply_pdb(&budget)),
-            Line::Selectors(row) => self.selector(row),
-            Line::Storage(row) => self.storage(row),
-            Line::Devices(row) => match *row {
-                Devices::Slice(slice) => drop(self.cluster.apply_resource_slice(&slice)),
-                Devices::Claim(claim) => drop(self.cluster.apply_resource_claim(&claim)),
-                Devices::Class(class) => drop(self.cluster.apply_device_class(&class)),
-            },
-            Line::Marks(row) => self.cluster.insert_marks(&row.0),
-            Line::Removed(removed) => remove(&mut self.cluster, &removed),
+            Line::Marks(marks) => self.cluster.insert_marks(&marks),
+            Line::Removed(row) => row.kind.remove(&mut self.cluster, &row.namespace, &row.name),
             Line::Passes(row) => self.pass(*row)?,
             Line::Requests(row) => self.request(*row)?,
             Line::Decisions(decision) => self.decisions.push(decision),
@@ -320,39 +299,6 @@ impl Content {
         Ok(())
     }
 
-    fn selector(&mut self, row: Selector) {
-        match row {
-            Selector::Service {
-                namespace,
-                name,
-                selector,
-            } => self
-                .cluster
-                .insert_service_selector(&namespace, &name, selector),
-            Selector::Controller {
-                kind,
-                namespace,
-                name,
-                selector,
-            } => self
-                .cluster
-                .insert_controller_selector(&kind, &namespace, &name, selector),
-            Selector::Namespace { name, labels } => self.cluster.insert_namespace(&name, labels),
-        }
-    }
-
-    fn storage(&mut self, row: Storage) {
-        match row {
-            Storage::Claim(claim) => self.cluster.insert_volume_claim(claim),
-            Storage::Volume(volume) => self.cluster.insert_volume(volume),
-            Storage::Class(class) => self.cluster.insert_storage_class(class),
-            Storage::AttachLimits { node, drivers } => {
-                self.cluster.insert_attach_limits(&node, drivers);
-            }
-            Storage::Attachment(attachment) => self.cluster.insert_volume_attachment(attachment),
-        }
-    }
-
     fn request(&mut self, row: Request) -> Result<(), Problem> {
         if std::mem::replace(&mut self.requested, true) {
             return Err(("v", "the settings are given twice".to_owned()));
@@ -393,46 +339,5 @@ impl Content {
             decision: row.decision,
         });
         Ok(())
-    }
-}
-
-/// Removes an object from a cluster.
-fn remove(cluster: &mut Cluster, removed: &Removed) {
-    match removed {
-        Removed::Pod(namespace, name) => drop(cluster.remove_pod(namespace, name)),
-        Removed::Node(name) => drop(cluster.remove_node(name)),
-        Removed::NodeClaim(name) => drop(cluster.remove_node_claim(name)),
-        Removed::NodePool(name) => drop(cluster.remove_node_pool(name)),
-        Removed::NodeOverlay(name) => drop(cluster.remove_node_overlay(name)),
-        Removed::InstanceTypes(pool) => cluster.forget_instance_types(pool),
-        Removed::DaemonSet(namespace, name) => drop(cluster.remove_daemon_set(namespace, name)),
-        Removed::Pdb(namespace, name) => drop(cluster.remove_pdb(namespace, name)),
-        Removed::Service(namespace, name) => drop(cluster.remove_service(namespace, name)),
-        Removed::Controller(kind, namespace, name) => match kind.as_str() {
-            "ReplicaSet" => drop(cluster.remove_replica_set(namespace, name)),
-            "StatefulSet" => drop(cluster.remove_stateful_set(namespace, name)),
-            _ => drop(cluster.remove_replication_controller(namespace, name)),
-        },
-        Removed::Namespace(name) => drop(cluster.remove_namespace(name)),
-        Removed::VolumeClaim(namespace, name) => {
-            drop(cluster.remove_volume_claim(namespace, name));
-        }
-        Removed::Volume(name) => drop(cluster.remove_volume(name)),
-        Removed::StorageClass(name) => drop(cluster.remove_storage_class(name)),
-        Removed::AttachLimits(node) => drop(cluster.remove_csi_node(node)),
-        Removed::VolumeAttachment(name) => drop(cluster.remove_volume_attachment(name)),
-        Removed::ResourceSlice(name) => drop(cluster.remove_resource_slice(name)),
-        Removed::ResourceClaim(namespace, name) => {
-            drop(cluster.remove_resource_claim(namespace, name));
-        }
-        Removed::DeviceClass(name) => drop(cluster.remove_device_class(name)),
-    }
-}
-
-/// Checks that an object has a name.
-fn named(name: Option<&str>) -> Result<(), Problem> {
-    match name {
-        Some(name) if !name.is_empty() => Ok(()),
-        _ => Err(("v.metadata.name", "must not be empty".to_owned())),
     }
 }

@@ -3,15 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use karpenter_api::k8s_openapi::api::core::v1 as corev1;
-use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_api::v1alpha1::NodeOverlay;
-use karpenter_core::cluster::{
-    ClusterConfig, ControllerSelector, Labels, Marks, StorageClass, Volume, VolumeAttachment,
-    VolumeClaim,
-};
+use karpenter_core::cluster::{ClusterConfig, Marks};
 use karpenter_core::disruption::Surroundings;
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::pod::{Owner, Pod, PodKey, Shape};
@@ -20,6 +12,7 @@ use karpenter_core::schedule::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::decision::Decision;
+use super::kinds::{Kind, Object};
 use super::settings::Redaction;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -65,18 +58,11 @@ pub(super) enum Line {
     Limits(Indexed<Resources>),
     Owners(Indexed<Vec<Owner>>),
     Pods(Box<PodRow>),
-    Nodes(Box<corev1::Node>),
-    NodeClaims(Box<NodeClaim>),
-    NodePools(Box<NodePool>),
-    Overlays(Box<NodeOverlay>),
+    Objects(Object),
     Types(Indexed<InstanceType>),
     Catalogue(PoolTypes),
     DaemonSets(Box<DaemonSetRow>),
-    Pdbs(Box<PodDisruptionBudget>),
-    Selectors(Selector),
-    Storage(Storage),
-    Devices(Box<Devices>),
-    Marks(MarksRow),
+    Marks(Marks),
     Removed(Removed),
     /// A pass that was recorded on the state so far.
     Passes(Box<PassRow>),
@@ -132,62 +118,6 @@ pub(super) struct DaemonSetRow {
     pub(super) newest: Option<PodRow>,
 }
 
-/// What default spread constraints and namespace selectors are evaluated on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all_fields = "camelCase")]
-pub(super) enum Selector {
-    Service {
-        namespace: String,
-        name: String,
-        selector: Option<Labels>,
-    },
-    Controller {
-        kind: String,
-        namespace: String,
-        name: String,
-        selector: ControllerSelector,
-    },
-    Namespace {
-        name: String,
-        labels: Labels,
-    },
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Storage {
-    Claim(VolumeClaim),
-    Volume(Volume),
-    Class(StorageClass),
-    AttachLimits {
-        node: String,
-        drivers: BTreeMap<String, u32>,
-    },
-    Attachment(VolumeAttachment),
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Devices {
-    Slice(ResourceSlice),
-    Claim(ResourceClaim),
-    Class(DeviceClass),
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct MarksRow(#[serde(with = "MarksFields")] pub(super) Marks);
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Marks", rename_all = "camelCase", deny_unknown_fields)]
-struct MarksFields {
-    #[serde(default, skip_serializing_if = "is_false")]
-    claim: bool,
-    name: String,
-    #[serde(default, skip_serializing_if = "is_false")]
-    for_deletion: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    nominated_until: Option<Timestamp>,
-}
-
 /// The settings of the passes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -208,29 +138,23 @@ pub(super) struct Request {
     pub(super) options: BTreeMap<String, String>,
 }
 
-/// An object that is no longer there, by namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum Removed {
-    Pod(String, String),
-    Node(String),
-    NodeClaim(String),
-    NodePool(String),
-    NodeOverlay(String),
-    InstanceTypes(String),
-    DaemonSet(String, String),
-    Pdb(String, String),
-    Service(String, String),
-    Controller(String, String, String),
-    Namespace(String),
-    VolumeClaim(String, String),
-    Volume(String),
-    StorageClass(String),
-    AttachLimits(String),
-    VolumeAttachment(String),
-    ResourceSlice(String),
-    ResourceClaim(String, String),
-    DeviceClass(String),
+/// An object that is no longer there. The namespace of a cluster-scoped one is empty.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Removed {
+    pub(super) kind: Kind,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Removed {
+    pub(super) fn line(kind: Kind, namespace: &str, name: &str) -> Line {
+        Line::Removed(Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
 }
 
 /// A pass of a recording.

@@ -386,7 +386,7 @@ fn a_bomb_is_refused_before_it_is_in_memory() {
     let conditions = |count: usize| {
         let all_of_them = "{},".repeat(count);
         changed(|all| {
-            all.push(format!(r#"{{"s":"nodes","v":{{"metadata":{{}},"status":{{"conditions":[{all_of_them}{{}}]}}}}}}"#))
+            all.push(format!(r#"{{"s":"objects","v":{{"Nodes":{{"metadata":{{}},"status":{{"conditions":[{all_of_them}{{}}]}}}}}}}}"#))
         })
     };
     let file = conditions(1_000_000);
@@ -400,7 +400,7 @@ fn a_bomb_is_refused_before_it_is_in_memory() {
     let deep = changed(|all| {
         let parameters = "[".repeat(1 << 20);
         all.push(format!(
-            r#"{{"s":"devices","v":{{"Class":{{"metadata":{{}},"spec":{{"config":[{{"opaque":{{"driver":"d","parameters":{parameters}"#
+            r#"{{"s":"objects","v":{{"DeviceClasses":{{"metadata":{{}},"spec":{{"config":[{{"opaque":{{"driver":"d","parameters":{parameters}"#
         ));
     });
     assert!(

@@ -44,6 +44,9 @@ const NAMES: [&str; 20] = [
 /// Fields whose texts are names of NodePools.
 const POOLS: [&str; 3] = ["pool", "unseenPools", "coolingDownPools"];
 
+/// Where the name of a NodePool is in its line.
+const NAME_OF_POOL: &str = "/NodePools/metadata/name";
+
 /// Fields with free text.
 const TEXTS: [&str; 3] = ["problem", "error", "message"];
 
@@ -75,32 +78,17 @@ impl<'a, 'r> Walk<'a, 'r> {
                     }
                 }
             }
-            Some("nodepools") => {
-                if let Some(name) = value.pointer_mut("/metadata/name") {
+            _ => match value.pointer_mut(NAME_OF_POOL) {
+                Some(name) => {
                     self.text(Role::Shared, name);
                     let kept = name.take();
                     self.value(value);
-                    if let Some(name) = value.pointer_mut("/metadata/name") {
+                    if let Some(name) = value.pointer_mut(NAME_OF_POOL) {
                         *name = kept;
                     }
                 }
-            }
-            Some("selectors") => self.selector(value),
-            _ => self.value(value),
-        }
-    }
-
-    /// Renames a Service's selector, whose map has no name of its own, and what else there is.
-    fn selector(&mut self, value: &mut Value) {
-        if let Some(selector) = value.pointer_mut("/Service/selector") {
-            self.labels(selector);
-            let kept = selector.take();
-            self.value(value);
-            if let Some(selector) = value.pointer_mut("/Service/selector") {
-                *selector = kept;
-            }
-        } else {
-            self.value(value);
+                None => self.value(value),
+            },
         }
     }
 

@@ -3,10 +3,15 @@
 use std::fmt;
 
 use anyhow::{Context as _, anyhow};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::flags::KubectlFlags;
+
+/// How many objects are listed at a time.
+const PAGE: u32 = 500;
 
 /// A connection to an API server, as one user.
 #[derive(Clone)]
@@ -18,6 +23,52 @@ pub struct Cluster {
     pub namespace: String,
     /// The user of `--as`, or the name of the context's user in the kubeconfig.
     pub user: Option<String>,
+}
+
+impl Cluster {
+    /// Calls `see` with each object of a kind that has these labels, page by page. A kind that is `optional` need not be served.
+    ///
+    /// # Errors
+    /// If the objects cannot be listed.
+    pub async fn each<K>(
+        &self,
+        selector: Option<&str>,
+        optional: bool,
+        mut see: impl FnMut(K),
+    ) -> anyhow::Result<()>
+    where
+        K: Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        let mut params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            limit: Some(PAGE),
+            ..ListParams::default()
+        };
+        loop {
+            let page = match api.list(&params).await {
+                Ok(page) => page,
+                Err(kube::Error::Api(status)) if optional && status.is_not_found() => {
+                    return Ok(());
+                }
+                Err(error) => {
+                    let access = Access {
+                        verb: "list",
+                        group: &K::group(&()),
+                        resource: &K::plural(&()),
+                        namespace: None,
+                        name: None,
+                    };
+                    return Err(access.failed(self, error));
+                }
+            };
+            page.items.into_iter().for_each(&mut see);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(()),
+            }
+        }
+    }
 }
 
 /// Reads the kubeconfig that the options select; `None` if there is none, as in a pod.

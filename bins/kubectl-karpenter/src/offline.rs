@@ -46,8 +46,8 @@ impl BundleFile<'_> {
     }
 }
 
-/// Returns what ends a search after `limit`.
-fn after(limit: Duration) -> Cancel {
+/// Returns what ends a search or a decision after `limit`.
+pub(crate) fn after(limit: Duration) -> Cancel {
     let began = Instant::now();
     Arc::new(move || began.elapsed() > limit)
 }

@@ -5,18 +5,17 @@ mod objects;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::ValueHint;
-use karpenter_core::schedule::Cancel;
 use karpenter_decisions::bundle::catalogue::Catalogue;
 use karpenter_decisions::bundle::redact::redact;
 use karpenter_decisions::bundle::{self, Bundle, Redaction};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::flags::KubectlFlags;
+use crate::offline::after;
 use crate::output;
 use crate::transport::{Server, ServerFlags};
 pub(crate) use file::Partial;
@@ -83,12 +82,6 @@ impl From<Redact> for Redaction {
             Redact::All => Self::All,
         }
     }
-}
-
-/// Returns what ends the decisions on a state after `limit`.
-fn after(limit: Duration) -> Cancel {
-    let began = Instant::now();
-    Arc::new(move || began.elapsed() > limit)
 }
 
 impl Args {

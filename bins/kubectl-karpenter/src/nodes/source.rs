@@ -1,6 +1,7 @@
 //! Where the state comes from: the stream of Karpenter's leader; without it, the API server.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,24 +15,19 @@ use karpenter_core::cluster::{Cluster as Model, ClusterConfig};
 use karpenter_decisions::explain::Question;
 use karpenter_decisions::history::History;
 use karpenter_decisions::overview::{Curve, Overview};
-use kube::api::ListParams;
 use kube::client::Body;
 use kube::core::Status;
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, Notify};
 
 use super::state::State;
-use crate::cluster::{Access, Cluster, causes};
+use crate::cluster::{Cluster, causes};
 use crate::flags::KubectlFlags;
 use crate::output::escaped;
 use crate::transport::{GROUP_VERSION, Server, ServerFlags};
 
 /// The longest event that is read, in bytes.
 const MAX_EVENT: usize = 64 << 20;
-/// How many objects are listed at a time.
-const PAGE: u32 = 500;
 /// How long after its end the stream is opened again.
 const RECONNECT: Duration = Duration::from_secs(1);
 
@@ -173,16 +169,13 @@ impl Source {
             return Ok(());
         }
         let cluster = self.kubectl.connect().await?;
-        let nodes: Vec<Node> = all(&cluster, "nodes", self.selector.as_deref()).await?;
-        let mut labels: std::collections::BTreeMap<_, _> = nodes
-            .into_iter()
-            .filter_map(|node| {
-                Some((
-                    node.metadata.name?,
-                    node.metadata.labels.unwrap_or_default(),
-                ))
-            })
-            .collect();
+        let mut labels = BTreeMap::new();
+        let see = |node: Node| {
+            if let Some(name) = node.metadata.name {
+                labels.insert(name, node.metadata.labels.unwrap_or_default());
+            }
+        };
+        cluster.each(self.selector.as_deref(), false, see).await?;
         let selects = self.selector.is_some();
         state
             .nodes
@@ -204,19 +197,13 @@ impl Source {
 /// Returns what the API server knows of nodes, pods and NodeClaims.
 async fn from_api_server(cluster: &Cluster) -> anyhow::Result<State> {
     let mut model = Model::new(ClusterConfig::default());
-    for node in all::<Node>(cluster, "nodes", None).await? {
-        model.apply_node(&node);
-    }
+    let apply_node = |node: Node| drop(model.apply_node(&node));
+    cluster.each(None, false, apply_node).await?;
+    let apply_claim = |claim: NodeClaim| drop(model.apply_node_claim(&claim));
     // Without Karpenter's resources there are none.
-    for claim in all::<NodeClaim>(cluster, "nodeclaims", None)
-        .await
-        .unwrap_or_default()
-    {
-        model.apply_node_claim(&claim);
-    }
-    for pod in all::<Pod>(cluster, "pods", None).await? {
-        model.apply_pod(&pod);
-    }
+    let _ = cluster.each(None, true, apply_claim).await;
+    let apply_pod = |pod: Pod| drop(model.apply_pod(&pod));
+    cluster.each(None, false, apply_pod).await?;
     let (now, snapshot) = (Timestamp::now(), model.snapshot());
     let overview = Overview::of(&Question {
         snapshot: &snapshot,
@@ -226,36 +213,6 @@ async fn from_api_server(cluster: &Cluster) -> anyhow::Result<State> {
         engine: env!("CARGO_PKG_VERSION"),
     });
     State::of(&serde_json::from_str(&overview.to_json(&Curve::default()))?)
-}
-
-/// Lists all objects of a kind, page by page.
-async fn all<K>(cluster: &Cluster, resource: &str, selector: Option<&str>) -> anyhow::Result<Vec<K>>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
-{
-    let api: Api<K> = Api::all(cluster.client.clone());
-    let group = K::group(&());
-    let access = Access {
-        verb: "list",
-        group: &group,
-        resource,
-        namespace: None,
-        name: None,
-    };
-    let mut params = ListParams::default().limit(PAGE);
-    if let Some(selector) = selector {
-        params = params.labels(selector);
-    }
-    let mut found = Vec::new();
-    loop {
-        let page = api.list(&params).await;
-        let page = page.map_err(|error| access.failed(cluster, error))?;
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params.continue_token = Some(next),
-            None => return Ok(found),
-        }
-    }
 }
 
 /// Server-sent events, from the bytes of a response.

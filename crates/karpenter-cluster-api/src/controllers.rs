@@ -100,14 +100,8 @@ impl MachineEnding {
 
 impl Controller for MachineEnding {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.machineending"
-    }
-
-    fn kind(&self) -> &'static str {
-        "NodeClaim"
-    }
+    const NAME: &'static str = "nodeclaim.machineending";
+    const KIND: &'static str = "NodeClaim";
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         if let Change::NodeClaim { name, .. } = change
@@ -303,9 +297,7 @@ fn set_status(
 }
 
 impl Periodic for NodeClassStatus {
-    fn name(&self) -> &'static str {
-        "nodeclass.status"
-    }
+    const NAME: &'static str = "nodeclass.status";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.cx.view().is_synced() {

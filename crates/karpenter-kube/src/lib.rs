@@ -57,7 +57,7 @@
 //! its queue, and reconciles a key by reading the latest [`model::View`]:
 //!
 //! 1. A struct with an `Arc<Context>` in the module of its subject (`nodeclaim/expiration.rs`), one controller per file.
-//! 2. [`controller::Controller`]: `name` (upstream's), `kind` (for logs), `triggered_by` (adds keys to the queue, quickly:
+//! 2. [`controller::Controller`]: `NAME` (upstream's), `KIND` (for logs), `triggered_by` (adds keys to the queue, quickly:
 //!    it runs on the model's task), `reconcile` (returns [`controller::Next`]); `concurrency` and `backoff` if they differ.
 //! 3. One line in `ControllerRegistry::built_in` in `operator/registry.rs`. A provider's own controllers go through `Builder::with`.
 //!

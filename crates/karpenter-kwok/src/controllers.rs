@@ -30,14 +30,8 @@ struct ClassReadiness {
 
 impl Controller for ClassReadiness {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "kwoknodeclass.status"
-    }
-
-    fn kind(&self) -> &'static str {
-        KWOKNodeClass::KIND
-    }
+    const NAME: &'static str = "kwoknodeclass.status";
+    const KIND: &'static str = KWOKNodeClass::KIND;
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         if let Change::NodeClass {
@@ -72,14 +66,8 @@ struct Instances {
 
 impl Controller for Instances {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "kwok.instances"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "kwok.instances";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         // Instances of later NodeClaims are launched by this process.

@@ -93,14 +93,8 @@ struct Readiness {
 // ANCHOR: readiness
 impl Controller for Readiness {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "lagoonclass.status"
-    }
-
-    fn kind(&self) -> &'static str {
-        "LagoonClass"
-    }
+    const NAME: &'static str = "lagoonclass.status";
+    const KIND: &'static str = "LagoonClass";
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         if let Change::NodeClass {

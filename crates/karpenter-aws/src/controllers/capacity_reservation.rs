@@ -136,9 +136,7 @@ where
 }
 
 impl Periodic for CapacityType {
-    fn name(&self) -> &'static str {
-        "capacityreservation.capacitytype"
-    }
+    const NAME: &'static str = "capacityreservation.capacitytype";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();
@@ -171,9 +169,7 @@ impl Expiration {
 }
 
 impl Periodic for Expiration {
-    fn name(&self) -> &'static str {
-        "capacityreservation.expiration"
-    }
+    const NAME: &'static str = "capacityreservation.expiration";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();

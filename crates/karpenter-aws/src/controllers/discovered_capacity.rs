@@ -50,14 +50,8 @@ fn memory(node: &Node) -> Option<i64> {
 
 impl Controller for CapacityDiscovery {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "providers.instancetype.capacity"
-    }
-
-    fn kind(&self) -> &'static str {
-        "Node"
-    }
+    const NAME: &'static str = "providers.instancetype.capacity";
+    const KIND: &'static str = "Node";
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         if let Change::Node {
@@ -109,7 +103,7 @@ impl Controller for CapacityDiscovery {
         });
         if changed {
             tracing::debug!(
-                logger = self.name(),
+                logger = Self::NAME,
                 "instance-type" = name,
                 "memory-capacity" = bytes,
                 "updated discovered capacity cache"

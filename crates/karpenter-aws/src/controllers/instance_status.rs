@@ -142,9 +142,7 @@ fn kinds(status: &ec2::InstanceStatus, now: Timestamp) -> BTreeSet<Kind> {
 }
 
 impl Periodic for InstanceStatus {
-    fn name(&self) -> &'static str {
-        "interruption.instancestatus"
-    }
+    const NAME: &'static str = "interruption.instancestatus";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();

@@ -55,14 +55,8 @@ fn is_due(claim: &NodeClaim) -> bool {
 
 impl Controller for Tagging {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.tagging"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.tagging";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         WORKERS

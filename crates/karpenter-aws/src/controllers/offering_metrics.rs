@@ -154,9 +154,7 @@ fn merge(lists: &[Arc<[InstanceType]>], reserved: bool) -> Vec<Row> {
 }
 
 impl Periodic for OfferingMetrics {
-    fn name(&self) -> &'static str {
-        "cloudprovider.metrics"
-    }
+    const NAME: &'static str = "cloudprovider.metrics";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.stores.filled().await {
@@ -169,7 +167,7 @@ impl Periodic for OfferingMetrics {
                 Ok(list) if lists.iter().any(|known| Arc::ptr_eq(known, &list)) => {}
                 Ok(list) => lists.push(list),
                 Err(error) => tracing::debug!(
-                    logger = self.name(),
+                    logger = Self::NAME,
                     NodePool = pool.metadata.name.as_deref(),
                     error = %error,
                     "aws-error-code" = ErrorCode::of(&error).map(|code| &**code),

@@ -185,9 +185,7 @@ fn usable_zone(
 }
 
 impl Periodic for ZonalShift {
-    fn name(&self) -> &'static str {
-        "zonalshift"
-    }
+    const NAME: &'static str = "zonalshift";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let asked = self.managed.ask().await;

@@ -151,14 +151,8 @@ fn set(
 
 impl Controller for Resolution {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "capacitybuffer"
-    }
-
-    fn kind(&self) -> &'static str {
-        CapacityBuffer::KIND
-    }
+    const NAME: &'static str = "capacitybuffer";
+    const KIND: &'static str = CapacityBuffer::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         10

@@ -99,11 +99,10 @@ pub trait Controller: Send + Sync + 'static {
     /// Identifies a piece of work, usually an [`ObjectKey`](super::ObjectKey).
     type Key: Clone + Eq + Hash + Ord + Debug + Send + Sync + 'static;
 
-    /// Returns upstream's name of the controller: the log key `controller` and the metric label.
-    fn name(&self) -> &'static str;
-
-    /// Returns the kind under which the key is logged, such as `NodeClaim`.
-    fn kind(&self) -> &'static str;
+    /// Upstream's name of the controller: the log key `controller` and the metric label.
+    const NAME: &'static str;
+    /// The kind under which the key is logged, such as `NodeClaim`.
+    const KIND: &'static str;
 
     /// Returns the number of keys that are reconciled in parallel.
     fn concurrency(&self, options: &Options) -> usize {
@@ -132,8 +131,8 @@ pub trait Controller: Send + Sync + 'static {
 
 /// A controller that reconciles all objects periodically.
 pub trait Periodic: Send + Sync + 'static {
-    /// Returns upstream's name of the controller.
-    fn name(&self) -> &'static str;
+    /// Upstream's name of the controller.
+    const NAME: &'static str;
 
     /// Performs one pass; returns the delay until the next.
     ///
@@ -158,8 +157,8 @@ pub async fn run<C: Controller>(
     stop: CancellationToken,
 ) {
     let concurrency = controller.concurrency(&cx.options).max(1);
-    let metrics = cx.metrics.work.of(controller.name(), concurrency);
-    let mut ids = ReconcileIds::new(controller.name(), cx.clock.now());
+    let metrics = cx.metrics.work.of(C::NAME, concurrency);
+    let mut ids = ReconcileIds::new(C::NAME, cx.clock.now());
     let mut running: JoinSet<Finished<C::Key>> = JoinSet::new();
     tokio::select! {
         biased;
@@ -172,13 +171,12 @@ pub async fn run<C: Controller>(
         {
             metrics.waited(waited);
             let controller = Arc::clone(&controller);
-            let name = controller.name();
             // The span has the level error, so that the object is named at any `log-level`.
             let span = tracing::error_span!(
                 "reconcile",
-                controller = name,
+                controller = C::NAME,
                 reconcileID = ids.next(),
-                object.kind = controller.kind(),
+                object.kind = C::KIND,
                 object = object(&key),
             );
             let about = span.clone();
@@ -189,7 +187,7 @@ pub async fn run<C: Controller>(
                 let outcome = outcome.await.ok();
                 (key, outcome, started.elapsed(), about)
             };
-            running.spawn(CONTROLLER.scope(name, work.instrument(span)));
+            running.spawn(CONTROLLER.scope(C::NAME, work.instrument(span)));
             metrics.active(running.len());
         }
         tokio::select! {
@@ -274,15 +272,14 @@ fn object<K: Debug>(key: &K) -> Option<String> {
 /// Repeats the passes of a periodic controller until `stop`.
 pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: CancellationToken) {
     let clock = cx.clock;
-    let metrics = cx.metrics.work.of(periodic.name(), 1);
+    let metrics = cx.metrics.work.of(P::NAME, 1);
     let backoff = periodic.backoff();
     let mut failures = 0;
-    let name = periodic.name();
-    let mut ids = ReconcileIds::new(name, clock.now());
+    let mut ids = ReconcileIds::new(P::NAME, clock.now());
     loop {
-        let span = tracing::error_span!("pass", controller = name, reconcileID = ids.next());
+        let span = tracing::error_span!("pass", controller = P::NAME, reconcileID = ids.next());
         let started = Instant::now();
-        let pass = CONTROLLER.scope(name, periodic.pass().instrument(span.clone()));
+        let pass = CONTROLLER.scope(P::NAME, periodic.pass().instrument(span.clone()));
         let outcome = AssertUnwindSafe(pass).catch_unwind();
         let outcome = tokio::select! {
             biased;
@@ -306,12 +303,12 @@ pub async fn run_periodic<P: Periodic>(mut periodic: P, cx: &Context, stop: Canc
                 if !error.is_expected() {
                     span.in_scope(|| error.log(failures));
                 }
-                backoff.of(name, failures)
+                backoff.of(P::NAME, failures)
             }
             Err(_) => {
                 failures += 1;
                 span.in_scope(|| tracing::error!(failures, "reconciler panicked"));
-                backoff.of(name, failures).max(Duration::from_secs(1))
+                backoff.of(P::NAME, failures).max(Duration::from_secs(1))
             }
         };
         tokio::select! {

@@ -166,9 +166,7 @@ impl Disruption {
 }
 
 impl Periodic for Disruption {
-    fn name(&self) -> &'static str {
-        "disruption"
-    }
+    const NAME: &'static str = "disruption";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.cx.view().is_synced() {

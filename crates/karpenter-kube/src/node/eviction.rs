@@ -243,14 +243,8 @@ const RETRY_BACKOFF: Backoff = Backoff {
 
 impl Controller for EvictionQueue {
     type Key = EvictionKey;
-
-    fn name(&self) -> &'static str {
-        "eviction-queue"
-    }
-
-    fn kind(&self) -> &'static str {
-        "Pod"
-    }
+    const NAME: &'static str = "eviction-queue";
+    const KIND: &'static str = "Pod";
 
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(100, 5000)

@@ -34,16 +34,11 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// Replaces unhealthy nodes.
 #[derive(Debug)]
 pub struct Health {
-    cx: Arc<Context>,
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Health {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
-
     /// Returns whether too many nodes are unhealthy; publishes an event if so.
     fn is_blocked(&self, view: &View, node: &Node, claim: &NodeClaim) -> bool {
         let policies = &self.cx.provider.profile().repair_policies;
@@ -84,14 +79,8 @@ fn snake(name: &str) -> String {
 
 impl Controller for Health {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "node.health"
-    }
-
-    fn kind(&self) -> &'static str {
-        "Node"
-    }
+    const NAME: &'static str = "node.health";
+    const KIND: &'static str = "Node";
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         let conditions = |node: &Node| {

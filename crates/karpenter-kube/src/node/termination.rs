@@ -303,14 +303,8 @@ fn pool_of(node: &Node) -> &str {
 
 impl Controller for Termination {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "node.termination"
-    }
-
-    fn kind(&self) -> &'static str {
-        "Node"
-    }
+    const NAME: &'static str = "node.termination";
+    const KIND: &'static str = "Node";
 
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(100, 5000)

@@ -16,27 +16,14 @@ use crate::model::{Change, View};
 /// Maintains the disruption conditions of NodeClaims.
 #[derive(Debug)]
 pub struct DisruptionConditions {
-    cx: Arc<Context>,
-}
-
-impl DisruptionConditions {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Controller for DisruptionConditions {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.disruption"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.disruption";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         match change {

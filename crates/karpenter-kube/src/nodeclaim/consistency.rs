@@ -74,14 +74,8 @@ fn shortfalls(claim: &NodeClaim, node: &Node) -> Vec<String> {
 
 impl Controller for Consistency {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.consistency"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.consistency";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         let initialized = |claim: &Arc<NodeClaim>| claim.is_true(types::INITIALIZED);

@@ -130,14 +130,8 @@ fn pool_concerns_drift(before: Option<&NodePool>, after: &NodePool) -> bool {
 
 impl Controller for Drift {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.disruption"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.disruption";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         match change {

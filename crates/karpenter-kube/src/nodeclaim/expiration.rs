@@ -21,27 +21,14 @@ use crate::model::{Change, View};
 /// Deletes expired NodeClaims.
 #[derive(Debug)]
 pub struct Expiration {
-    cx: Arc<Context>,
-}
-
-impl Expiration {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Controller for Expiration {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.expiration"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.expiration";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         if let Change::NodeClaim {

@@ -215,9 +215,7 @@ fn has_ready_node(view: &View, claim: &NodeClaim) -> bool {
 }
 
 impl Periodic for GarbageCollection {
-    fn name(&self) -> &'static str {
-        "nodeclaim.garbagecollection"
-    }
+    const NAME: &'static str = "nodeclaim.garbagecollection";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let view = self.cx.view();

@@ -28,27 +28,14 @@ fn class_label(class: &NodeClassReference) -> String {
 /// Adds the label to NodeClaims.
 #[derive(Debug)]
 pub struct ClaimHydration {
-    cx: Arc<Context>,
-}
-
-impl ClaimHydration {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Controller for ClaimHydration {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.hydration"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.hydration";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(1000, 5000)
@@ -94,15 +81,8 @@ impl Controller for ClaimHydration {
 /// Adds the label to Nodes.
 #[derive(Debug)]
 pub struct NodeHydration {
-    cx: Arc<Context>,
-}
-
-impl NodeHydration {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 /// Returns whether a registered Node lacks the label of its NodeClass.
@@ -115,14 +95,8 @@ fn lacks_label(node: &Node, claim: &NodeClaim) -> bool {
 
 impl Controller for NodeHydration {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "node.hydration"
-    }
-
-    fn kind(&self) -> &'static str {
-        "Node"
-    }
+    const NAME: &'static str = "node.hydration";
+    const KIND: &'static str = "Node";
 
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(1000, 5000)

@@ -20,15 +20,8 @@ const DELAY: Duration = Duration::from_secs(15);
 /// Removes NodeClaims that do not exist from the model.
 #[derive(Debug)]
 pub struct ModelNodeClaimGc {
-    cx: Arc<Context>,
-}
-
-impl ModelNodeClaimGc {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 fn is_launched(claim: &NodeClaim) -> bool {
@@ -41,14 +34,8 @@ fn is_launched(claim: &NodeClaim) -> bool {
 
 impl Controller for ModelNodeClaimGc {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "state.nodeclaimgc"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "state.nodeclaimgc";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, _: &View, queue: &Queue<ObjectKey>) {
         if let Change::NodeClaim {

@@ -15,7 +15,6 @@ use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-use crate::options::Options;
 
 /// Shorter than the interval between two disruption passes, so that none misses an event.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -23,31 +22,14 @@ const MIN_INTERVAL: Duration = Duration::from_secs(10);
 /// Maintains `status.lastPodEventTime`.
 #[derive(Debug)]
 pub struct PodEvents {
-    cx: Arc<Context>,
-}
-
-impl PodEvents {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Controller for PodEvents {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.podevents"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
-
-    fn concurrency(&self, options: &Options) -> usize {
-        options.concurrency(10, 1000)
-    }
+    const NAME: &'static str = "nodeclaim.podevents";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         // Events of pods that are listed at start happened before.

@@ -18,16 +18,11 @@ use crate::model::{Change, View};
 /// Maintains the hash annotations of NodePools.
 #[derive(Debug)]
 pub struct Hash {
-    cx: Arc<Context>,
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Hash {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
-
     /// Sets the current hash version on NodeClaims of another version, and the current hash unless they are known to have
     /// drifted.
     async fn restamp(&self, view: &View, pool: &str, hash: &str) -> Result<(), ReconcileError> {
@@ -61,14 +56,8 @@ fn restamped(claim: &NodeClaim, hash: &str) -> NodeClaim {
 
 impl Controller for Hash {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodepool.hash"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodePool::KIND
-    }
+    const NAME: &'static str = "nodepool.hash";
+    const KIND: &'static str = NodePool::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         match change {

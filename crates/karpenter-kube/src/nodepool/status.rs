@@ -200,14 +200,8 @@ fn count(pool: &mut NodePool, view: &View) {
 
 impl Controller for Status {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodepool.status"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodePool::KIND
-    }
+    const NAME: &'static str = "nodepool.status";
+    const KIND: &'static str = NodePool::KIND;
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
         let soon = || self.cx.clock.instant_after(BATCH_WINDOW);

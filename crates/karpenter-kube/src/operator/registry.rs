@@ -112,8 +112,7 @@ impl ControllerRegistry {
         let (triggered, keys) = (Arc::clone(&controller), queue.clone());
         self.observe(move |change, view| triggered.triggered_by(change, view, &keys));
         let cx = Arc::clone(&self.cx);
-        self.queues
-            .push((controller.name(), Box::new(queue.clone())));
+        self.queues.push((C::NAME, Box::new(queue.clone())));
         self.starts.push(Box::new(move |tasks| {
             let stop = tasks.stopping();
             tasks.spawn(async move { run(controller, queue, &cx, stop).await });
@@ -194,7 +193,9 @@ impl ControllerRegistry {
             Arc::new(Status::new(Arc::clone(&cx), Arc::clone(&health))),
             pool_status,
         );
-        self.controller(Hash::new(Arc::clone(&cx)));
+        self.controller(Hash {
+            cx: Arc::clone(&cx),
+        });
 
         let triggers = Arc::new(Triggers::new(&cx.options, cx.clock));
         let ledger = Arc::new(PodLedger::default());
@@ -230,22 +231,38 @@ impl ControllerRegistry {
             health,
             Arc::clone(&triggers),
         ));
-        self.controller(PodEvents::new(Arc::clone(&cx)));
-        self.controller(DisruptionConditions::new(Arc::clone(&cx)));
+        self.controller(PodEvents {
+            cx: Arc::clone(&cx),
+        });
+        self.controller(DisruptionConditions {
+            cx: Arc::clone(&cx),
+        });
         self.controller(Drift::new(Arc::clone(&cx)));
-        self.controller(Expiration::new(Arc::clone(&cx)));
+        self.controller(Expiration {
+            cx: Arc::clone(&cx),
+        });
         self.controller(Consistency::new(Arc::clone(&cx)));
-        self.controller(ModelNodeClaimGc::new(Arc::clone(&cx)));
-        self.controller(ClaimHydration::new(Arc::clone(&cx)));
-        self.controller(NodeHydration::new(Arc::clone(&cx)));
+        self.controller(ModelNodeClaimGc {
+            cx: Arc::clone(&cx),
+        });
+        self.controller(ClaimHydration {
+            cx: Arc::clone(&cx),
+        });
+        self.controller(NodeHydration {
+            cx: Arc::clone(&cx),
+        });
         self.periodic(GarbageCollection::new(Arc::clone(&cx)));
         if cx.options.feature_gates.node_repair && !cx.provider.profile().repair_policies.is_empty()
         {
-            self.controller(Health::new(Arc::clone(&cx)));
+            self.controller(Health {
+                cx: Arc::clone(&cx),
+            });
         }
         if cx.options.feature_gates.static_capacity {
             self.controller(static_capacity::Provisioning::new(Arc::clone(&cx)));
-            self.controller(static_capacity::Deprovisioning::new(Arc::clone(&cx)));
+            self.controller(static_capacity::Deprovisioning {
+                cx: Arc::clone(&cx),
+            });
         }
 
         let gates = cx.options.feature_gates;

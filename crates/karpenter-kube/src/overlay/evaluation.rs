@@ -70,14 +70,8 @@ impl Evaluation {
 
 impl Controller for Evaluation {
     type Key = ();
-
-    fn name(&self) -> &'static str {
-        "nodeoverlay.controller"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeOverlay::KIND
-    }
+    const NAME: &'static str = "nodeoverlay.controller";
+    const KIND: &'static str = NodeOverlay::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         1

@@ -344,9 +344,7 @@ pub(crate) fn policy(cx: &Context) -> Policy {
 }
 
 impl Periodic for Provisioner {
-    fn name(&self) -> &'static str {
-        "provisioner"
-    }
+    const NAME: &'static str = "provisioner";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let event = match self.triggers.due().await {

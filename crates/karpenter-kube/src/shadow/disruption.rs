@@ -205,9 +205,7 @@ fn names(command: &Command) -> impl Iterator<Item = &str> {
 }
 
 impl Periodic for Disruption {
-    fn name(&self) -> &'static str {
-        "shadow.disruption"
-    }
+    const NAME: &'static str = "shadow.disruption";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);

@@ -96,9 +96,7 @@ impl Provisioning {
 }
 
 impl Periodic for Provisioning {
-    fn name(&self) -> &'static str {
-        "shadow.provisioner"
-    }
+    const NAME: &'static str = "shadow.provisioner";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let cx = Arc::clone(&self.cx);

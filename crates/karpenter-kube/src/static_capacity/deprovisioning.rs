@@ -23,27 +23,14 @@ const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 /// Keeps static NodePools from being too large.
 #[derive(Debug)]
 pub struct Deprovisioning {
-    cx: Arc<Context>,
-}
-
-impl Deprovisioning {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self { cx }
-    }
+    /// What all controllers share.
+    pub cx: Arc<Context>,
 }
 
 impl Controller for Deprovisioning {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "static.deprovisioning"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodePool::KIND
-    }
+    const NAME: &'static str = "static.deprovisioning";
+    const KIND: &'static str = NodePool::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         10

@@ -114,14 +114,8 @@ fn matters(before: Option<&NodePool>, after: &NodePool) -> bool {
 
 impl Controller for Provisioning {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "static.provisioning"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodePool::KIND
-    }
+    const NAME: &'static str = "static.provisioning";
+    const KIND: &'static str = NodePool::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         10

@@ -350,14 +350,8 @@ impl Projecting {
 
 impl Controller for Projecting {
     type Key = Everything;
-
-    fn name(&self) -> &'static str {
-        "legacy.projection"
-    }
-
-    fn kind(&self) -> &'static str {
-        Provisioner::KIND
-    }
+    const NAME: &'static str = "legacy.projection";
+    const KIND: &'static str = Provisioner::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         1

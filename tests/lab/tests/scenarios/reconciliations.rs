@@ -66,8 +66,8 @@ async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
         [
             Consistency::new(cx()).reconcile(key()).await.unwrap(),
             Drift::new(cx()).reconcile(key()).await.unwrap(),
-            Expiration::new(cx()).reconcile(key()).await.unwrap(),
-            DisruptionConditions::new(cx())
+            Expiration { cx: cx() }.reconcile(key()).await.unwrap(),
+            DisruptionConditions { cx: cx() }
                 .reconcile(key())
                 .await
                 .unwrap(),

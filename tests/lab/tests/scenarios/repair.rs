@@ -104,7 +104,9 @@ async fn with_too_many_unhealthy_nodes_none_is_replaced_and_each_has_an_event() 
     assert_eq!(counts(&world).await, Some(1));
     world.pass(9 * 60).await;
     assert_eq!(counts(&world).await, Some(2));
-    let health = Health::new(Arc::clone(world.cluster.context().unwrap()));
+    let health = Health {
+        cx: Arc::clone(world.cluster.context().unwrap()),
+    };
     let next = health.reconcile(ObjectKey::cluster(&names[0])).await;
     assert_eq!(next.unwrap(), Next::After(Duration::from_secs(300)));
     // One of them becomes ready again, so the other may be replaced.

@@ -165,7 +165,9 @@ async fn a_node_and_its_pods_trigger_termination_only_while_it_is_deleted() {
 async fn a_changed_condition_triggers_a_health_check_and_no_heartbeat_does() {
     let cluster = Cluster::new().await;
     let (name, node, claim) = (cluster.node_name(), cluster.node(), cluster.claim());
-    let health = Health::new(Arc::clone(&cluster.cx));
+    let health = Health {
+        cx: Arc::clone(&cluster.cx),
+    };
     let reconciled = |change| cluster.reconciled(&health, &name, change);
     assert!(reconciled(node_change(None, &node)));
     assert!(!reconciled(node_change(&node, None)));

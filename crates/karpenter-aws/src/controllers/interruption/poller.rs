@@ -137,9 +137,7 @@ struct Poller {
 }
 
 impl Periodic for Poller {
-    fn name(&self) -> &'static str {
-        "interruption"
-    }
+    const NAME: &'static str = "interruption";
 
     fn backoff(&self) -> Backoff {
         BACKOFF

@@ -69,14 +69,8 @@ impl NodeClasses {
 
 impl Controller for NodeClasses {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclass"
-    }
-
-    fn kind(&self) -> &'static str {
-        EC2NodeClass::KIND
-    }
+    const NAME: &'static str = "nodeclass";
+    const KIND: &'static str = EC2NodeClass::KIND;
 
     fn concurrency(&self, _: &Options) -> usize {
         10

@@ -54,9 +54,7 @@ impl InstanceProfileGc {
 }
 
 impl Periodic for InstanceProfileGc {
-    fn name(&self) -> &'static str {
-        "instanceprofile.garbagecollection"
-    }
+    const NAME: &'static str = "instanceprofile.garbagecollection";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         if !self.cx.view().is_synced() {

@@ -288,9 +288,7 @@ pub struct ParameterInvalidation {
 }
 
 impl Periodic for ParameterInvalidation {
-    fn name(&self) -> &'static str {
-        "providers.ssm.invalidation"
-    }
+    const NAME: &'static str = "providers.ssm.invalidation";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let removed = self.images.invalidate_deprecated(self.clock.now()).await;

@@ -136,9 +136,7 @@ impl VersionController {
 }
 
 impl Periodic for VersionController {
-    fn name(&self) -> &'static str {
-        "providers.version"
-    }
+    const NAME: &'static str = "providers.version";
 
     async fn pass(&mut self) -> Result<Duration, ReconcileError> {
         let version = self.discover().await;

@@ -203,14 +203,8 @@ fn owner_pool(claim: &NodeClaim) -> Option<(&str, &str)> {
 
 impl Controller for Lifecycle {
     type Key = ObjectKey;
-
-    fn name(&self) -> &'static str {
-        "nodeclaim.lifecycle"
-    }
-
-    fn kind(&self) -> &'static str {
-        NodeClaim::KIND
-    }
+    const NAME: &'static str = "nodeclaim.lifecycle";
+    const KIND: &'static str = NodeClaim::KIND;
 
     fn concurrency(&self, options: &Options) -> usize {
         options.concurrency(1000, 5000)

@@ -5,12 +5,66 @@ use std::fmt::Write as _;
 
 use parking_lot::Mutex;
 
+/// Description of a metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Description {
+    /// The type in Prometheus text format: `counter`, `gauge`, `histogram` or `summary`.
+    pub kind: &'static str,
+    /// The labels of its series.
+    pub labels: Vec<String>,
+    /// The text of its `# HELP` line.
+    pub help: String,
+}
+
+impl Description {
+    pub(super) fn new(kind: &'static str, labels: &[&str], help: &str) -> Self {
+        Self {
+            kind,
+            labels: labels.iter().map(|l| (*l).to_owned()).collect(),
+            help: help.to_owned(),
+        }
+    }
+
+    /// Writes the lines before the series.
+    pub(super) fn begin(&self, out: &mut String, name: &str) {
+        let help = self.help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = writeln!(out, "# HELP {name} {help}");
+        let _ = writeln!(out, "# TYPE {name} {}", self.kind);
+    }
+
+    /// Writes the value of a series. `name` consists of the metric's name and a suffix.
+    pub(super) fn line<V: AsRef<str>>(
+        &self,
+        out: &mut String,
+        name: [&str; 2],
+        values: &[V],
+        extra: Option<(&str, &str)>,
+        value: f64,
+    ) {
+        out.extend(name);
+        let labels = self.labels.iter().map(String::as_str);
+        let pairs = labels.zip(values.iter().map(AsRef::as_ref));
+        let mut any = false;
+        for (label, value) in pairs.chain(extra) {
+            out.push(if any { ',' } else { '{' });
+            any = true;
+            let _ = write!(out, "{label}=\"");
+            escape(out, value);
+            out.push('"');
+        }
+        if any {
+            out.push('}');
+        }
+        let _ = writeln!(out, " {}", number(value));
+    }
+}
+
 /// A metric and its series.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
-    pub(super) help: String,
-    pub(super) labels: Vec<String>,
+    pub(super) description: Description,
     pub(super) kind: Kind,
     pub(super) series: Mutex<BTreeMap<Vec<String>, Series>>,
 }
@@ -87,7 +141,7 @@ impl Family {
     pub(super) fn with<R>(&self, values: &[&str], update: impl FnOnce(&mut Series) -> R) -> R {
         debug_assert_eq!(
             values.len(),
-            self.labels.len(),
+            self.description.labels.len(),
             "label values of {}",
             self.name
         );
@@ -147,10 +201,8 @@ impl Family {
         let positions: Option<Vec<_>> = matching
             .iter()
             .map(|(label, value)| {
-                self.labels
-                    .iter()
-                    .position(|l| l == label)
-                    .map(|at| (at, *value))
+                let mut labels = self.description.labels.iter();
+                labels.position(|l| l == label).map(|at| (at, *value))
             })
             .collect();
         // A label that the metric does not have matches nothing.
@@ -163,42 +215,32 @@ impl Family {
 
     pub(super) fn render(&self, out: &mut String) {
         let series = self.series.lock();
-        let kind = self.kind.name();
         if series.is_empty() {
             return;
         }
-        let _ = writeln!(
-            out,
-            "# HELP {} {}",
-            self.name,
-            self.help.replace('\\', "\\\\").replace('\n', "\\n")
-        );
-        let _ = writeln!(out, "# TYPE {} {kind}", self.name);
+        self.description.begin(out, &self.name);
+        let mut line = |suffix, values: &[String], extra: Option<(&str, &str)>, value| {
+            let name = [self.name.as_str(), suffix];
+            self.description.line(out, name, values, extra, value);
+        };
         for (values, series) in series.iter() {
             match series {
-                Series::Number(n) => self.line(out, "", values, None, *n),
+                Series::Number(n) => line("", values, None, *n),
                 Series::Histogram { counts, sum, count } => {
                     if let Kind::Histogram(bounds) = &self.kind {
                         for (bound, n) in bounds.iter().zip(counts) {
-                            self.line(
-                                out,
-                                "_bucket",
-                                values,
-                                Some(("le", &number(*bound))),
-                                *n as f64,
-                            );
+                            line("_bucket", values, Some(("le", &number(*bound))), *n as f64);
                         }
                     }
-                    self.line(out, "_bucket", values, Some(("le", "+Inf")), *count as f64);
-                    self.line(out, "_sum", values, None, *sum);
-                    self.line(out, "_count", values, None, *count as f64);
+                    line("_bucket", values, Some(("le", "+Inf")), *count as f64);
+                    line("_sum", values, None, *sum);
+                    line("_count", values, None, *count as f64);
                 }
                 Series::Summary { window, sum, count } => {
                     if let Kind::Summary(quantiles) = &self.kind {
                         let sorted = window.sorted();
                         for q in quantiles {
-                            self.line(
-                                out,
+                            line(
                                 "",
                                 values,
                                 Some(("quantile", &number(*q))),
@@ -206,46 +248,16 @@ impl Family {
                             );
                         }
                     }
-                    self.line(out, "_sum", values, None, *sum);
-                    self.line(out, "_count", values, None, *count as f64);
+                    line("_sum", values, None, *sum);
+                    line("_count", values, None, *count as f64);
                 }
             }
         }
     }
-
-    fn line(
-        &self,
-        out: &mut String,
-        suffix: &str,
-        values: &[String],
-        extra: Option<(&str, &str)>,
-        value: f64,
-    ) {
-        out.push_str(&self.name);
-        out.push_str(suffix);
-        let pairs = self
-            .labels
-            .iter()
-            .map(String::as_str)
-            .zip(values.iter().map(String::as_str))
-            .chain(extra);
-        let mut any = false;
-        for (label, value) in pairs {
-            out.push(if any { ',' } else { '{' });
-            any = true;
-            let _ = write!(out, "{label}=\"");
-            escape(out, value);
-            out.push('"');
-        }
-        if any {
-            out.push('}');
-        }
-        let _ = writeln!(out, " {}", number(value));
-    }
 }
 
 /// Writes an escaped label value.
-pub(super) fn escape(out: &mut String, value: &str) {
+fn escape(out: &mut String, value: &str) {
     for c in value.chars() {
         match c {
             '\\' => out.push_str("\\\\"),
@@ -256,7 +268,7 @@ pub(super) fn escape(out: &mut String, value: &str) {
     }
 }
 
-pub(super) fn number(value: f64) -> String {
+fn number(value: f64) -> String {
     if value.is_nan() {
         "NaN".into()
     } else if value.is_infinite() {

@@ -76,26 +76,21 @@ impl Gauge {
     }
 }
 
-impl Histogram {
-    /// Counts one observation.
-    pub fn observe(&self, values: &[&str], value: f64) {
-        self.0.observe(values, value);
-    }
-    /// Returns the number of observations of the series.
-    #[must_use]
-    pub fn count(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
+macro_rules! observes {
+    ($($name:ident)+) => {
+        $(impl $name {
+            /// Counts one observation.
+            pub fn observe(&self, values: &[&str], value: f64) {
+                self.0.observe(values, value);
+            }
+
+            /// Returns the number of observations of the series.
+            #[must_use]
+            pub fn count(&self, values: &[&str]) -> f64 {
+                self.0.number(values)
+            }
+        })+
+    };
 }
 
-impl Summary {
-    /// Records one observation.
-    pub fn observe(&self, values: &[&str], value: f64) {
-        self.0.observe(values, value);
-    }
-    /// Returns the number of observations of the series.
-    #[must_use]
-    pub fn count(&self, values: &[&str]) -> f64 {
-        self.0.number(values)
-    }
-}
+observes!(Histogram Summary);

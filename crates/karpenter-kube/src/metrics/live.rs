@@ -4,9 +4,7 @@
 //! from. A live gauge stores nothing: series of deleted objects are missing in the next scrape. Counters that other
 //! libraries maintain are rendered in the same way.
 
-use std::fmt::Write as _;
-
-use super::family::{escape, number};
+use super::family::Description;
 
 /// Emits the series of a live gauge.
 pub type Collect = Box<dyn Fn(&mut Emit<'_>) + Send + Sync>;
@@ -14,10 +12,7 @@ pub type Collect = Box<dyn Fn(&mut Emit<'_>) + Send + Sync>;
 /// A gauge without stored series.
 pub(super) struct Live {
     pub(super) name: String,
-    pub(super) help: String,
-    pub(super) labels: Vec<String>,
-    /// `gauge` or `counter`.
-    pub(super) kind: &'static str,
+    pub(super) description: Description,
     pub(super) collect: Collect,
 }
 
@@ -25,7 +20,7 @@ impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Live")
             .field("name", &self.name)
-            .field("labels", &self.labels)
+            .field("description", &self.description)
             .finish_non_exhaustive()
     }
 }
@@ -52,31 +47,19 @@ pub struct Emit<'a> {
 impl Emit<'_> {
     /// Emits the value of the series with these label values. Each series may be emitted once.
     pub fn set(&mut self, values: &[&str], value: f64) {
-        let live = self.live;
+        let Live {
+            name, description, ..
+        } = self.live;
         debug_assert_eq!(
             values.len(),
-            live.labels.len(),
-            "label values of {}",
-            live.name
+            description.labels.len(),
+            "label values of {name}"
         );
         if !self.began {
             self.began = true;
-            let help = live.help.replace('\\', "\\\\").replace('\n', "\\n");
-            let _ = writeln!(self.out, "# HELP {} {help}", live.name);
-            let _ = writeln!(self.out, "# TYPE {} {}", live.name, live.kind);
+            description.begin(self.out, name);
         }
-        self.out.push_str(&live.name);
-        for (at, (label, value)) in live.labels.iter().zip(values).enumerate() {
-            self.out.push(if at == 0 { '{' } else { ',' });
-            self.out.push_str(label);
-            self.out.push_str("=\"");
-            escape(self.out, value);
-            self.out.push('"');
-        }
-        if !live.labels.is_empty() {
-            self.out.push('}');
-        }
-        let _ = writeln!(self.out, " {}", number(value));
+        description.line(self.out, [name, ""], values, None, value);
     }
 }
 

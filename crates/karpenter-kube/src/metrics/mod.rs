@@ -14,9 +14,10 @@ mod runtime;
 mod work;
 
 pub use definitions::{DURATION_BUCKETS, Metrics, SUMMARY_QUANTILES};
+pub use family::Description;
 pub use handles::{Counter, Gauge, Histogram, Summary};
 pub use live::{Collect, Emit};
-pub use registry::{Description, Registry};
+pub use registry::Registry;
 pub use requests::Counting;
 pub use work::{ControllerWork, Outcome, Work, show_queues};
 

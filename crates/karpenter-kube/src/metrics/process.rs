@@ -8,11 +8,11 @@ use procfs::{WithCurrentSystemInfo, ticks_per_second};
 
 use super::registry::Registry;
 
-/// A metric of the process: name, help, whether it is a counter, and how it is read. `None`: not supported by the platform.
+/// A metric of the process: name, help, kind, and how it is read. `None`: not supported by the platform.
 type Metric = (
     &'static str,
     &'static str,
-    bool,
+    &'static str,
     fn(&Process) -> Option<f64>,
 );
 
@@ -20,7 +20,7 @@ const OF_PROCESS: [Metric; 6] = [
     (
         "process_cpu_seconds_total",
         "Total user and system CPU time spent in seconds.",
-        true,
+        "counter",
         |process| {
             let stat = process.stat().ok()?;
             Some((stat.utime + stat.stime) as f64 / ticks_per_second() as f64)
@@ -29,19 +29,19 @@ const OF_PROCESS: [Metric; 6] = [
     (
         "process_resident_memory_bytes",
         "Resident memory size in bytes.",
-        false,
+        "gauge",
         |process| Some(process.stat().ok()?.rss_bytes().get() as f64),
     ),
     (
         "process_virtual_memory_bytes",
         "Virtual memory size in bytes.",
-        false,
+        "gauge",
         |process| Some(process.stat().ok()?.vsize as f64),
     ),
     (
         "process_start_time_seconds",
         "Start time of the process since unix epoch in seconds.",
-        false,
+        "gauge",
         |process| {
             let since_boot = process.stat().ok()?.starttime as f64 / ticks_per_second() as f64;
             Some(procfs::boot_time_secs().ok()? as f64 + since_boot)
@@ -50,13 +50,13 @@ const OF_PROCESS: [Metric; 6] = [
     (
         "process_open_fds",
         "Number of open file descriptors.",
-        false,
+        "gauge",
         |process| Some(process.fd_count().ok()? as f64),
     ),
     (
         "process_max_fds",
         "Maximum number of open file descriptors.",
-        false,
+        "gauge",
         |process| match process.limits().ok()?.max_open_files.soft_limit {
             LimitValue::Value(limit) => Some(limit as f64),
             LimitValue::Unlimited => None,
@@ -66,17 +66,13 @@ const OF_PROCESS: [Metric; 6] = [
 
 /// Registers the metrics of the current process.
 pub(super) fn show(registry: &Registry) {
-    for (name, help, grows, read) in OF_PROCESS {
+    for (name, help, kind, read) in OF_PROCESS {
         let collect = move |emit: &mut super::Emit<'_>| {
             if let Some(value) = Process::myself().ok().as_ref().and_then(read) {
                 emit.set(&[], value);
             }
         };
-        if grows {
-            registry.live_counter(name, help, &[], collect);
-        } else {
-            registry.live(name, help, &[], collect);
-        }
+        registry.show(name, help, &[], kind, collect);
     }
 }
 

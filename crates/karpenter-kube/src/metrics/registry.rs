@@ -10,27 +10,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::family::{Family, Kind};
+use super::family::{Description, Family, Kind};
 use super::handles::{Counter, Gauge, Histogram, Summary};
-use super::live::{Collect, Emit, Live};
+use super::live::{Emit, Live};
 
 /// All metrics of a process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     families: Arc<Mutex<BTreeMap<String, Arc<Family>>>>,
     live: Arc<Mutex<Vec<Live>>>,
-}
-
-/// Description of a metric.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Description {
-    /// The type in Prometheus text format: `counter`, `gauge`, `histogram` or `summary`.
-    pub kind: &'static str,
-    /// The labels of its series.
-    pub labels: Vec<String>,
-    /// The text of its `# HELP` line.
-    pub help: String,
 }
 
 impl Registry {
@@ -68,7 +56,7 @@ impl Registry {
         labels: &[&str],
         collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
     ) {
-        self.show(name, help, labels, "gauge", Box::new(collect));
+        self.show(name, help, labels, "gauge", collect);
     }
 
     /// Like [`Registry::live`], for a counter.
@@ -79,18 +67,24 @@ impl Registry {
         labels: &[&str],
         collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
     ) {
-        self.show(name, help, labels, "counter", Box::new(collect));
+        self.show(name, help, labels, "counter", collect);
     }
 
-    fn show(&self, name: &str, help: &str, labels: &[&str], kind: &'static str, collect: Collect) {
+    /// Renders a metric of kind `gauge` or `counter` from state at each scrape.
+    pub(super) fn show(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        kind: &'static str,
+        collect: impl Fn(&mut Emit<'_>) + Send + Sync + 'static,
+    ) {
         let mut live = self.live.lock();
         live.retain(|known| known.name != name);
         live.push(Live {
             name: name.to_owned(),
-            help: help.to_owned(),
-            labels: labels.iter().map(|l| (*l).to_owned()).collect(),
-            kind,
-            collect,
+            description: Description::new(kind, labels, help),
+            collect: Box::new(collect),
         });
     }
 
@@ -99,8 +93,7 @@ impl Registry {
         let family = families.entry(name.to_owned()).or_insert_with(|| {
             Arc::new(Family {
                 name: name.to_owned(),
-                help: help.to_owned(),
-                labels: labels.iter().map(|l| (*l).to_owned()).collect(),
+                description: Description::new(kind.name(), labels, help),
                 kind,
                 series: Mutex::default(),
             })
@@ -120,25 +113,12 @@ impl Registry {
     #[must_use]
     pub fn descriptions(&self) -> BTreeMap<String, Description> {
         let kept = self.families.lock();
-        let kept = kept.values().map(|family| {
-            let description = Description {
-                kind: family.kind.name(),
-                labels: family.labels.clone(),
-                help: family.help.clone(),
-            };
-            (family.name.clone(), description)
-        });
-        let mut all: BTreeMap<_, _> = kept.collect();
+        let kept = kept.values().map(|it| (&it.name, &it.description));
         let live = self.live.lock();
-        all.extend(live.iter().map(|live| {
-            let description = Description {
-                kind: live.kind,
-                labels: live.labels.clone(),
-                help: live.help.clone(),
-            };
-            (live.name.clone(), description)
-        }));
-        all
+        let live = live.iter().map(|it| (&it.name, &it.description));
+        kept.chain(live)
+            .map(|(name, description)| (name.clone(), description.clone()))
+            .collect()
     }
 
     /// Renders every series, sorted by names and label values; live gauges last.

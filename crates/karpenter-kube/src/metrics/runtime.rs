@@ -6,32 +6,37 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 
 use super::registry::Registry;
 
-/// A metric of tokio's runtime: name, help, whether it is a counter, and how it is read.
-type OfRuntime = (&'static str, &'static str, bool, fn(&RuntimeMetrics) -> f64);
+/// A metric of tokio's runtime: name, help, kind, and how it is read.
+type OfRuntime = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&RuntimeMetrics) -> f64,
+);
 
 const OF_RUNTIME: [OfRuntime; 4] = [
     (
         "tokio_workers",
         "Number of threads that run tasks.",
-        false,
+        "gauge",
         |runtime| runtime.num_workers() as f64,
     ),
     (
         "tokio_alive_tasks",
         "Number of tasks that have not ended.",
-        false,
+        "gauge",
         |runtime| runtime.num_alive_tasks() as f64,
     ),
     (
         "tokio_global_queue_depth",
         "Number of tasks that wait in the runtime's global queue.",
-        false,
+        "gauge",
         |runtime| runtime.global_queue_depth() as f64,
     ),
     (
         "tokio_workers_busy_seconds_total",
         "Total time that threads spent running tasks in seconds.",
-        true,
+        "counter",
         |runtime| {
             let workers = 0..runtime.num_workers();
             let busy = workers.map(|worker| runtime.worker_total_busy_duration(worker));
@@ -45,14 +50,10 @@ pub(super) fn show(registry: &Registry) {
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
-    for (name, help, grows, read) in OF_RUNTIME {
+    for (name, help, kind, read) in OF_RUNTIME {
         let metrics = runtime.metrics();
         let collect = move |emit: &mut super::Emit<'_>| emit.set(&[], read(&metrics));
-        if grows {
-            registry.live_counter(name, help, &[], collect);
-        } else {
-            registry.live(name, help, &[], collect);
-        }
+        registry.show(name, help, &[], kind, collect);
     }
 }
 

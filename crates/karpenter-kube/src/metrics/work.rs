@@ -182,36 +182,36 @@ impl ControllerWork {
 /// Registers the metrics of queues; queues of one name are summed up.
 pub fn show_queues(registry: &Registry, queues: Vec<(&'static str, Box<dyn WorkQueue>)>) {
     let queues = std::sync::Arc::new(queues);
-    let metrics: [(&str, &str, bool, Value); 5] = [
-        ("depth", "Current depth of workqueue", false, |s| {
+    let metrics: [(&str, &str, &'static str, Value); 5] = [
+        ("depth", "Current depth of workqueue", "gauge", |s| {
             s.depth as f64
         }),
         (
             "adds_total",
             "Total number of adds handled by workqueue",
-            true,
+            "counter",
             |s| s.adds as f64,
         ),
         (
             "retries_total",
             "Total number of retries handled by workqueue",
-            true,
+            "counter",
             |s| s.retries as f64,
         ),
         (
             "unfinished_work_seconds",
             "How many seconds of work has been done that is in progress and hasn't been observed by work_duration.",
-            false,
+            "gauge",
             |s| s.unfinished.as_secs_f64(),
         ),
         (
             "longest_running_processor_seconds",
             "How many seconds has the longest running processor for workqueue been running.",
-            false,
+            "gauge",
             |s| s.longest.as_secs_f64(),
         ),
     ];
-    for (name, help, counts, value) in metrics {
+    for (name, help, kind, value) in metrics {
         let queues = std::sync::Arc::clone(&queues);
         let longest = name.starts_with("longest");
         let collect = move |emit: &mut super::Emit<'_>| {
@@ -229,11 +229,7 @@ pub fn show_queues(registry: &Registry, queues: Vec<(&'static str, Box<dyn WorkQ
             }
         };
         let (name, labels) = (format!("workqueue_{name}"), ["name", "controller"]);
-        if counts {
-            registry.live_counter(&name, help, &labels, collect);
-        } else {
-            registry.live(&name, help, &labels, collect);
-        }
+        registry.show(&name, help, &labels, kind, collect);
     }
 }
 

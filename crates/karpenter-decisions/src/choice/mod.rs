@@ -79,7 +79,7 @@ pub fn choose(snapshot: &Snapshot, launch: Launch<'_>) -> Option<Choice> {
     let names = &snapshot.config().well_known;
     let claim = launch.claim;
     let pool = snapshot.node_pool(claim.node_pool()?)?;
-    let types = types_of(snapshot, pool)?;
+    let types = overlay::offered(snapshot, pool)?;
     let template = &pool.spec.template;
     let mut of_pool = Requirements::from_api(&template.spec.requirements, names).ok()?;
     let pool_labels = template.metadata.labels.iter().flatten();
@@ -138,17 +138,6 @@ pub fn choose(snapshot: &Snapshot, launch: Launch<'_>) -> Option<Choice> {
 /// Sorts instance types by price, and those of one price by name: a NodeClaim lists them by name only.
 fn sort(types: &mut [(f64, &InstanceType)]) {
     types.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name)));
-}
-
-/// Returns the instance types of a NodePool, NodeOverlays applied.
-fn types_of(snapshot: &Snapshot, pool: &Arc<NodePool>) -> Option<Arc<[InstanceType]>> {
-    let types = snapshot.instance_types(pool.name())?.as_ref().ok()?;
-    let overlays: Vec<_> = snapshot.node_overlays().cloned().collect();
-    if overlays.is_empty() || !snapshot.config().node_overlays {
-        return Some(types.clone());
-    }
-    let names = &snapshot.config().well_known;
-    Some(overlay::apply(&overlays, pool, types, names))
 }
 
 /// Returns the instance types that a NodeClaim lists.

@@ -102,7 +102,7 @@ impl History {
     }
 
     /// Records what the cloud chose for the NodeClaims of earlier records, as far as a snapshot knows it by now.
-    pub fn settle(&mut self, snapshot: &Snapshot) {
+    pub fn record_launched_offerings(&mut self, snapshot: &Snapshot) {
         let waiting = std::mem::take(&mut self.launching);
         for (number, name) in waiting {
             // A NodeClaim that was deleted was not launched, or its node is gone again.
@@ -138,7 +138,7 @@ impl History {
     }
 
     /// Records what has become of a command, by the names of its NodeClaims; returns the record.
-    pub fn became(
+    pub fn record_command_outcome(
         &mut self,
         claims: &[String],
         outcome: CommandOutcome,
@@ -208,7 +208,7 @@ impl History {
         claims: &[Option<&str>],
     ) -> Recorded {
         let Input { snapshot, now, .. } = input;
-        self.settle(snapshot);
+        self.record_launched_offerings(snapshot);
         let pending = |key: &PodKey| {
             let pod = snapshot.pod(&key.namespace, &key.name);
             pod.filter(|pod| pod.key.uid == key.uid)
@@ -317,7 +317,7 @@ impl History {
 
     pub fn disrupted(&mut self, input: Input<'_>, plan: &DisruptionPlan) -> Recorded {
         let Input { snapshot, now, .. } = input;
-        self.settle(snapshot);
+        self.record_launched_offerings(snapshot);
         let prices = Prices::new(snapshot);
         let mut totals = Totals::default();
         let commands = plan.commands.iter();

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Existing nodes by the first test that a pod fails on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Existing {
-    /// Nodes that were looked at.
+    /// Number of nodes examined.
     pub looked: usize,
     /// Nodes by test: `Deleting`, `Taint`, `NodeSelector`, `InsufficientResources/<resource>`, `HostPort`; `Other` stands for topology,
     /// volumes and devices.

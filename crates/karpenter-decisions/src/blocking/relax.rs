@@ -102,7 +102,7 @@ fn with_shape(probe: &mut Probe<'_>, change: impl FnOnce(&mut Shape)) -> Option<
     probe.with_shape(shape)
 }
 
-/// Finds the smallest of `low + 1 ..= high` for which the run fits. `high` must fit or be out of the question.
+/// Finds the smallest of `low + 1 ..= high` for which the run fits. Returns `None` if `high` itself does not fit.
 fn smallest(
     low: i64,
     high: i64,

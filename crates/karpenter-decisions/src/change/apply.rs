@@ -44,7 +44,7 @@ pub fn apply(
     if changes.len() > MAX_CHANGES {
         return Err(InvalidChange::TooMany);
     }
-    let mut making = Making {
+    let mut applier = ChangeApplier {
         cluster: Cluster::from(snapshot.fork()),
         changed: Changed {
             snapshot: snapshot.fork(),
@@ -55,23 +55,24 @@ pub fn apply(
         },
     };
     for change in changes {
-        making.make(change)?;
+        applier.apply_one(change)?;
     }
-    let snapshot = making.cluster.snapshot();
+    let snapshot = applier.cluster.snapshot();
     Ok(Changed {
         snapshot,
-        ..making.changed
+        ..applier.changed
     })
 }
 
-struct Making {
+/// Applies changes one after another.
+struct ChangeApplier {
     cluster: Cluster,
     /// Everything but the snapshot, which is that of the cluster.
     changed: Changed,
 }
 
-impl Making {
-    fn make(&mut self, change: &Change) -> Result<(), InvalidChange> {
+impl ChangeApplier {
+    fn apply_one(&mut self, change: &Change) -> Result<(), InvalidChange> {
         match change {
             Change::Budget(pool, nodes) => self.pool(pool, |pool| {
                 pool.spec.disruption.budgets = vec![Budget {

@@ -53,7 +53,7 @@ impl Intended {
     ) -> Result<Self, InvalidPlan> {
         request.check()?;
         let start = request.at.unwrap_or(settings.now);
-        let mut making = Making {
+        let mut applier = RequestApplier {
             cluster: Cluster::from(snapshot.fork()),
             templates: buffers::PodTemplates::new(),
             gates: settings.gates,
@@ -69,11 +69,11 @@ impl Intended {
             },
         };
         for intent in &request.changes {
-            making.make(intent)?;
+            applier.apply_one(intent)?;
         }
-        making.stamp_hashes(snapshot);
-        let mut intended = making.intended;
-        intended.snapshot = making.cluster.snapshot();
+        applier.stamp_hashes(snapshot);
+        let mut intended = applier.intended;
+        intended.snapshot = applier.cluster.snapshot();
         intended.notes.sort();
         intended.notes.dedup();
         Ok(intended)
@@ -88,7 +88,8 @@ impl Intended {
 /// The namespace and the name of an object.
 type Key<'a> = (&'a str, &'a str);
 
-struct Making {
+/// Applies what a request asks for, one after another.
+struct RequestApplier {
     cluster: Cluster,
     templates: buffers::PodTemplates,
     gates: Gates,
@@ -106,8 +107,8 @@ fn namespace_or_default(namespace: Option<&str>) -> String {
     namespace.unwrap_or("default").to_owned()
 }
 
-impl Making {
-    fn make(&mut self, intent: &Intent) -> Result<(), InvalidPlan> {
+impl RequestApplier {
+    fn apply_one(&mut self, intent: &Intent) -> Result<(), InvalidPlan> {
         match intent {
             Intent::Apply(object) => self.apply(object, 0),
             Intent::Delete(reference) => self.delete(reference),
@@ -121,9 +122,9 @@ impl Making {
         }
     }
 
-    fn tell(&mut self, of: &str, what: &str) {
-        self.intended.changed |= what != UNCHANGED;
-        self.intended.described.push(format!("{of}: {what}"));
+    fn describe(&mut self, object: &str, change: &str) {
+        self.intended.changed |= change != UNCHANGED;
+        self.intended.described.push(format!("{object}: {change}"));
     }
 
     fn note(&mut self, note: String) {
@@ -160,14 +161,14 @@ impl Making {
                 self.note(format!(
                     "{of} is read for the CapacityBuffers after it only."
                 ));
-                self.tell(&of, "unchanged");
+                self.describe(&of, "unchanged");
                 Ok(())
             }
             _ if self.is_node_class(group, kind) => {
                 self.note(format!(
                     "{kind} {name} is taken as it is in the cluster: its instance types are not recomputed."
                 ));
-                self.tell(&format!("{kind} {name}"), "unchanged");
+                self.describe(&format!("{kind} {name}"), "unchanged");
                 Ok(())
             }
             _ => Err(InvalidPlan::UnknownKind {
@@ -204,7 +205,7 @@ impl Making {
         }
         let Some(known) = known else {
             self.add_pool(&of, pool)?;
-            self.tell(&of, "created");
+            self.describe(&of, "created");
             return Ok(());
         };
         let what = match pool.metadata == known.metadata {
@@ -214,7 +215,7 @@ impl Making {
         if what != UNCHANGED {
             self.add_pool(&of, pool)?;
         }
-        self.tell(&of, &what);
+        self.describe(&of, &what);
         Ok(())
     }
 
@@ -287,7 +288,7 @@ impl Making {
         if what != UNCHANGED {
             self.cluster.apply_node_overlay(&overlay);
         }
-        self.tell(&of, &what);
+        self.describe(&of, &what);
         Ok(())
     }
 
@@ -326,7 +327,7 @@ impl Making {
             self.cluster.apply_pdb(&budget);
             self.intended.budgets.insert(namespace.to_owned());
         }
-        self.tell(&of, &what);
+        self.describe(&of, &what);
         Ok(())
     }
 
@@ -396,7 +397,7 @@ impl Making {
         if !self.intended.disruption.query.buffer_pods.is_empty() {
             self.note("A CapacityBuffer keeps its number of pods: a percentage of a workload is not followed.".into());
         }
-        self.tell(&workload.to_string(), &applied.what);
+        self.describe(&workload.to_string(), &applied.what);
     }
 
     fn apply_daemon_set(
@@ -415,7 +416,7 @@ impl Making {
             Some(known) => {
                 let new = DaemonSet::parse(&set);
                 if same_shape(&known.template.shape, &new.template.shape) {
-                    self.tell(&of, UNCHANGED);
+                    self.describe(&of, UNCHANGED);
                     return Ok(());
                 }
                 ("template changed", "on existing nodes are not replaced")
@@ -425,7 +426,7 @@ impl Making {
         set.metadata.uid = Some(format!("rehearsed/{namespace}/{name}"));
         self.cluster.apply_daemon_set(&set);
         self.note(format!("Pods of {of} {which}."));
-        self.tell(&of, what);
+        self.describe(&of, what);
         Ok(())
     }
 
@@ -441,12 +442,12 @@ impl Making {
             self.note(
                 "CapacityBuffers have no effect: the feature gate CapacityBuffer is off.".into(),
             );
-            self.tell(&of, "unchanged");
+            self.describe(&of, "unchanged");
             return Ok(());
         }
         let all = &mut self.intended.disruption.query.buffer_pods;
         let before = buffers::replace(all, (namespace, name), pods.clone());
-        self.tell(&of, &buffers::described(&before, &pods));
+        self.describe(&of, &buffers::described(&before, &pods));
         Ok(())
     }
 
@@ -500,7 +501,7 @@ impl Making {
         if !existed {
             return Err(InvalidPlan::field(&of, "", "does not exist"));
         }
-        self.tell(&of, "deleted");
+        self.describe(&of, "deleted");
         Ok(())
     }
 
@@ -512,7 +513,7 @@ impl Making {
         let claim = node.claim_name();
         let claim = claim.ok_or_else(|| InvalidPlan::field(&of, "", "has no NodeClaim"))?;
         self.intended.deleted_claims.insert(claim.to_owned());
-        self.tell(&of, "deleted");
+        self.describe(&of, "deleted");
         Ok(())
     }
 

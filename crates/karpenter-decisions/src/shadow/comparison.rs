@@ -173,8 +173,8 @@ impl Comparison {
         }
     }
 
-    /// Records that a NodeClaim is being deleted. If its node belongs to a command whose supposed replacements are not initialized,
-    /// they are none: they were launched for pods at the same time.
+    /// Records that a NodeClaim is being deleted. If a node is deleted before its supposed replacements are initialized, those
+    /// NodeClaims were launched for pending pods instead.
     fn deletes(&mut self, name: &str, snapshot: &Snapshot, now: Timestamp) {
         self.moves.deletes(name);
         let of_command = |_: &String, it: &mut Replacement| it.replaces.iter().any(|it| it == name);

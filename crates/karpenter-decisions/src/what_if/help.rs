@@ -53,15 +53,21 @@ pub(super) fn help(
     let released = super::releases(node, why);
     let others: Vec<Change> = distinct(all.iter().filter(|change| !released.contains(change)));
     let advice = advice(asked, node, why, pdb).into_iter();
-    let help = advice.map(|Advice(text, patch, change)| {
-        let run = change.and_then(|change| run(asked, node, &others, change));
-        Help {
-            text,
-            patch,
-            exact: run.is_some(),
-            savings_per_hour: run.flatten(),
-        }
-    });
+    let help = advice.map(
+        |Advice {
+             text,
+             patch,
+             simulated,
+         }| {
+            let run = simulated.and_then(|change| run(asked, node, &others, change));
+            Help {
+                text,
+                patch,
+                exact: run.is_some(),
+                savings_per_hour: run.flatten(),
+            }
+        },
+    );
     help.collect()
 }
 
@@ -93,8 +99,22 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// A text, its patch, and the change that is run. Without a change it concerns pods that do not exist yet.
-struct Advice(String, Option<Patch>, Option<Change>);
+struct Advice {
+    text: String,
+    patch: Option<Patch>,
+    /// The change that is run; without one, the advice concerns pods that do not exist yet.
+    simulated: Option<Change>,
+}
+
+impl Advice {
+    fn new(text: String, patch: Option<Patch>, simulated: Option<Change>) -> Self {
+        Self {
+            text,
+            patch,
+            simulated,
+        }
+    }
+}
 
 fn advice(
     asked: &WhatIf,
@@ -104,7 +124,7 @@ fn advice(
 ) -> Vec<Advice> {
     let by_change = |text: String, patch: Option<Patch>| {
         let change = super::releases(node, why).into_iter().next();
-        vec![Advice(text, patch, change)]
+        vec![Advice::new(text, patch, change)]
     };
     let without = |target: String, key: &str| {
         Patch::merge(
@@ -126,7 +146,7 @@ fn advice(
                 pod.namespace,
                 budgets.join(", ")
             );
-            vec![Advice(text, None, None)]
+            vec![Advice::new(text, None, None)]
         }
         VerdictKind::NotDisruptable(NotDisruptable::PodDoNotDisrupt { pod }) => {
             let found = asked.snapshot.pod(&pod.namespace, &pod.name);
@@ -189,20 +209,20 @@ fn of_pdb(asked: &WhatIf, state: &PdbState, name: &str, owner: Option<Workload>)
     if !state.impossible {
         let (healthy, all) = (state.desired.saturating_add(1), state.expected);
         let text = format!("wait until {healthy} of {all} pods of {of} are healthy");
-        return vec![Advice(text, None, with(&json!({})))];
+        return vec![Advice::new(text, None, with(&json!({})))];
     }
     let mut advice = Vec::new();
     let scalable = owner.and_then(|owner| Some((owner.target()?, owner)));
     if let (Some(replicas), Some((target, owner))) = (state.replicas_needed(), scalable) {
         let text = format!("{owner}: replicas {} -> {replicas}", state.expected);
         let patch = Patch::merge(target, json!({ "spec": { "replicas": replicas } }));
-        advice.push(Advice(text, Some(patch), None));
+        advice.push(Advice::new(text, Some(patch), None));
     }
     let spec = json!({ "minAvailable": null, "maxUnavailable": 1 });
     let change = with(&spec);
     let target = format!("PodDisruptionBudget/{}/{name}", state.namespace);
     let patch = Patch::merge(target, json!({ "spec": spec }));
-    advice.push(Advice(
+    advice.push(Advice::new(
         format!("{of}: maxUnavailable 1"),
         Some(patch),
         change,
@@ -250,7 +270,7 @@ fn budget_edit(asked: &WhatIf, node: &NodeState) -> Option<Advice> {
         before.join(", ")
     );
     let patch = Patch::of_pool(name, "json", json!(operations));
-    (!before.is_empty()).then(|| Advice(text, Some(patch), Some(Change::Pool(Box::new(pool)))))
+    (!before.is_empty()).then(|| Advice::new(text, Some(patch), Some(Change::Pool(Box::new(pool)))))
 }
 
 /// Returns when a blocker ends by itself, if time alone ends it.

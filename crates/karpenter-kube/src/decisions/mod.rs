@@ -103,7 +103,7 @@ impl Listener for Decisions {
             why: None,
             replacements: names.map(|claim| claim.name().to_owned()).collect(),
         };
-        self.became(&command.id(), outcome);
+        self.record_command_outcome(&command.id(), outcome);
     }
 
     fn ended(&self, command: &CommandId, end: &CommandEnd) {
@@ -122,7 +122,7 @@ impl Listener for Decisions {
             why: failed.then(|| clipped(end.to_string())),
             replacements: Vec::new(),
         };
-        self.became(command, outcome);
+        self.record_command_outcome(command, outcome);
     }
 }
 

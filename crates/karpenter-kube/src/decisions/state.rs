@@ -157,8 +157,8 @@ impl Decisions {
     }
 
     /// Records what became of a command.
-    pub(super) fn became(&self, id: &CommandId, outcome: CommandOutcome) {
-        let amended = self.history().became(id.claims(), outcome);
+    pub(super) fn record_command_outcome(&self, id: &CommandId, outcome: CommandOutcome) {
+        let amended = self.history().record_command_outcome(id.claims(), outcome);
         self.revision.fetch_add(1, Ordering::Relaxed);
         // The line of a record is repeated once more is known: the last one with its id is valid.
         if let (Some(record), Some(log)) = (amended, &self.log) {
@@ -167,7 +167,7 @@ impl Decisions {
     }
 
     /// Records what the cloud chose for earlier NodeClaims, as far as it is known by now.
-    pub(super) fn settle(&self, view: &View) {
-        self.history().settle(&view.snapshot);
+    pub(super) fn record_launched_offerings(&self, view: &View) {
+        self.history().record_launched_offerings(&view.snapshot);
     }
 }

@@ -225,7 +225,7 @@ impl Server {
             return Ok(with_body(StatusCode::OK, "application/zstd", body));
         }
         let (view, now) = (self.cx.view(), self.cx.clock.now());
-        decisions.settle(&view);
+        decisions.record_launched_offerings(&view);
         let history = decisions.so_far();
         // One search at a time, so that questions never take more than one core from the controllers.
         let (_search, timeout) = match &ask {

@@ -43,7 +43,7 @@
 //! | [`reason`] | stable ids of all reasons, for metrics and tools |
 //!
 //! Nothing here performs I/O, reads a clock or draws a random number: equal inputs give equal plans. Requests and plans are
-//! `#[non_exhaustive]`: requests are changed by their `with_` methods, and fields may be added to both.
+//! `#[non_exhaustive]`: requests are changed by their `with_` methods or in their fields, and fields may be added to both.
 //!
 //! Kubernetes types are those of `k8s-openapi`, in the version that [`karpenter_api::k8s_openapi`] exports.
 
@@ -71,6 +71,7 @@ pub mod repair;
 pub mod requirements;
 pub mod resources;
 pub mod schedule;
+mod setters;
 pub mod spelling;
 pub mod static_capacity;
 pub mod taints;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
+use crate::setters::setters;
 
 /// The kind of the objects with the provider's own settings (EC2NodeClass, …).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,55 +115,19 @@ impl ProviderProfile {
         }
     }
 
-    /// Sets the labels, resources and values that the provider knows.
-    #[must_use]
-    pub fn with_well_known(self, well_known: WellKnown) -> Self {
-        Self { well_known, ..self }
-    }
-
-    /// Sets the label with the reservation id.
-    #[must_use]
-    pub fn with_reservation_id_label(self, label: impl Into<String>) -> Self {
-        Self {
-            reservation_id_label: label.into(),
-            ..self
-        }
-    }
-
-    /// Sets the conditions of an unhealthy node.
-    #[must_use]
-    pub fn with_repair_policies(self, policies: impl IntoIterator<Item = RepairPolicy>) -> Self {
-        Self {
-            repair_policies: policies.into_iter().collect(),
-            ..self
-        }
-    }
-
-    /// Sets how long a launch may take.
-    #[must_use]
-    pub fn with_launch_timeout(self, launch_timeout: std::time::Duration) -> Self {
-        Self {
-            launch_timeout,
-            ..self
-        }
-    }
-
-    /// Sets the taints that a component of the provider removes from a new Node.
-    #[must_use]
-    pub fn with_ephemeral_taints(self, taints: impl IntoIterator<Item = Taint>) -> Self {
-        Self {
-            ephemeral_taints: taints.into_iter().collect(),
-            ..self
-        }
-    }
-
-    /// Sets the termination grace period of NodePools without one.
-    #[must_use]
-    pub fn with_default_termination_grace_period(self, period: Duration) -> Self {
-        Self {
-            default_termination_grace_period: Some(period),
-            ..self
-        }
+    setters! {
+        /// Sets the labels, resources and values that the provider knows.
+        with_well_known(well_known: WellKnown);
+        /// Sets the label with the reservation id.
+        with_reservation_id_label(reservation_id_label: impl Into<String>) = reservation_id_label.into();
+        /// Sets the conditions of an unhealthy node.
+        with_repair_policies(repair_policies: impl IntoIterator<Item = RepairPolicy>) = repair_policies.into_iter().collect();
+        /// Sets how long a launch may take.
+        with_launch_timeout(launch_timeout: std::time::Duration);
+        /// Sets the taints that a component of the provider removes from a new Node.
+        with_ephemeral_taints(ephemeral_taints: impl IntoIterator<Item = Taint>) = ephemeral_taints.into_iter().collect();
+        /// Sets the termination grace period of NodePools without one.
+        with_default_termination_grace_period(default_termination_grace_period: Duration) = Some(default_termination_grace_period);
     }
 }
 

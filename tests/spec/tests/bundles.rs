@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use karpenter_core::cluster::{Cluster, Snapshot};
-use karpenter_core::disruption::{DisruptionRequest, MultiNodeSearch, VerdictKind};
+use karpenter_core::disruption::{DisruptionRequest, VerdictKind};
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::reason::{Reason, pod_reason};
 use karpenter_core::schedule::{Placement, PlannedNodeClaim, Policy};
@@ -81,13 +81,10 @@ fn captured(seed: u64) -> Bundle {
         cluster.mark_for_deletion(&[&last]);
     }
     let policy = Policy::at(now()).with_ignore_dra_requests(false);
-    let request = DisruptionRequest::at(now())
+    let mut request = DisruptionRequest::at(now())
         .with_policy(policy.clone())
-        .with_spot_to_spot(seed.is_multiple_of(2))
-        .with_multi_node(MultiNodeSearch {
-            cancel: None,
-            max_replacements: 1 + (seed % 2) as usize,
-        });
+        .with_spot_to_spot(seed.is_multiple_of(2));
+    request.multi_node.max_replacements = 1 + (seed % 2) as usize;
     let mut settings = Settings::new(policy, request);
     settings
         .gates

@@ -10,6 +10,7 @@ use super::candidate::Surroundings;
 use super::command::Method;
 use super::consolidation::Rules;
 use crate::schedule::{Cancel, Policy, Query};
+use crate::setters::setters;
 
 /// The limits of the search of multi-node consolidation.
 #[derive(Clone, Default)]
@@ -92,55 +93,15 @@ impl DisruptionRequest {
         }
     }
 
-    /// Sets the settings of the scheduling simulation, and the time of the pass.
-    #[must_use]
-    pub fn with_policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
-    }
-
-    /// Sets what each simulation asks, apart from the candidates.
-    #[must_use]
-    pub fn with_query(self, query: Query) -> Self {
-        Self { query, ..self }
-    }
-
-    /// Sets commands in flight, capacity buffers, and recently launched replacements.
-    #[must_use]
-    pub fn with_surroundings(self, surroundings: Surroundings) -> Self {
-        Self {
-            surroundings,
-            ..self
-        }
-    }
-
-    /// Sets whether spot nodes may be replaced by spot nodes.
-    #[must_use]
-    pub fn with_spot_to_spot(self, spot_to_spot: bool) -> Self {
-        Self {
-            spot_to_spot,
-            ..self
-        }
-    }
-
-    /// Sets the limits of the search of multi-node consolidation.
-    #[must_use]
-    pub fn with_multi_node(self, multi_node: MultiNodeSearch) -> Self {
-        Self { multi_node, ..self }
-    }
-
-    /// Sets the maximum number of commands.
-    #[must_use]
-    pub fn with_max_commands(self, max_commands: usize) -> Self {
-        Self {
-            max_commands,
-            ..self
-        }
-    }
-
-    /// Sets the number of worker threads.
-    #[must_use]
-    pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads, ..self }
+    setters! {
+        /// Sets the settings of the scheduling simulation, and the time of the pass.
+        with_policy(policy: Policy);
+        /// Sets whether spot nodes may be replaced by spot nodes.
+        with_spot_to_spot(spot_to_spot: bool);
+        /// Sets the maximum number of commands.
+        with_max_commands(max_commands: usize);
+        /// Sets the number of worker threads.
+        with_threads(threads: usize);
     }
 
     /// Returns the time of the pass.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::behavior::Behavior;
 use crate::pod::{Pod, PodIgnored, PodKey};
+use crate::setters::setters;
 
 /// How preferences of pods are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -183,85 +184,25 @@ impl Policy {
         }
     }
 
-    /// Sets the current time.
-    #[must_use]
-    pub fn with_now(self, now: Timestamp) -> Self {
-        Self { now, ..self }
-    }
-
-    /// Sets how preferences of pods are treated.
-    #[must_use]
-    pub fn with_preference_policy(self, preference_policy: PreferencePolicy) -> Self {
-        Self {
-            preference_policy,
-            ..self
-        }
-    }
-
-    /// Sets how unmet minValues are treated.
-    #[must_use]
-    pub fn with_min_values_policy(self, min_values_policy: MinValuesPolicy) -> Self {
-        Self {
-            min_values_policy,
-            ..self
-        }
-    }
-
-    /// Sets how used-up reserved capacity is treated.
-    #[must_use]
-    pub fn with_reserved_mode(self, reserved_mode: ReservedMode) -> Self {
-        Self {
-            reserved_mode,
-            ..self
-        }
-    }
-
-    /// Sets the spread constraints for pods that have none.
-    #[must_use]
-    pub fn with_default_spread(self, default_spread: Vec<DefaultSpread>) -> Self {
-        Self {
-            default_spread,
-            ..self
-        }
-    }
-
-    /// Sets whether pods with resource claims are rejected.
-    #[must_use]
-    pub fn with_ignore_dra_requests(self, ignore_dra_requests: bool) -> Self {
-        Self {
-            ignore_dra_requests,
-            ..self
-        }
-    }
-
-    /// Sets the objective of packing.
-    #[must_use]
-    pub fn with_packing(self, packing: Packing) -> Self {
-        Self { packing, ..self }
-    }
-
-    /// Sets what a node costs beside its instance, in dollars per hour.
-    #[must_use]
-    pub fn with_node_overhead_price(self, node_overhead_price: f64) -> Self {
-        Self {
-            node_overhead_price,
-            ..self
-        }
-    }
-
-    /// Sets the rules in which versions of Karpenter differ.
-    #[must_use]
-    pub fn with_behavior(self, behavior: Behavior) -> Self {
-        Self { behavior, ..self }
-    }
-
-    /// Sets the maximum number of instance types in a NodeClaim.
-    #[must_use]
-    pub fn with_max_instance_types(self, max_instance_types: usize) -> Self {
-        Self {
-            max_instance_types,
-            ..self
-        }
+    setters! {
+        /// Sets the current time.
+        with_now(now: Timestamp);
+        /// Sets how preferences of pods are treated.
+        with_preference_policy(preference_policy: PreferencePolicy);
+        /// Sets how unmet minValues are treated.
+        with_min_values_policy(min_values_policy: MinValuesPolicy);
+        /// Sets how used-up reserved capacity is treated.
+        with_reserved_mode(reserved_mode: ReservedMode);
+        /// Sets the spread constraints for pods that have none.
+        with_default_spread(default_spread: Vec<DefaultSpread>);
+        /// Sets whether pods with resource claims are rejected.
+        with_ignore_dra_requests(ignore_dra_requests: bool);
+        /// Sets the objective of packing.
+        with_packing(packing: Packing);
+        /// Sets what a node costs beside its instance, in dollars per hour.
+        with_node_overhead_price(node_overhead_price: f64);
+        /// Sets the rules in which versions of Karpenter differ.
+        with_behavior(behavior: Behavior);
     }
 }
 
@@ -309,52 +250,19 @@ impl Query {
         }
     }
 
-    /// Sets which pods to place.
-    #[must_use]
-    pub fn with_pods(self, pods: PodSet) -> Self {
-        Self { pods, ..self }
-    }
-
-    /// Sets the pods of capacity buffers.
-    #[must_use]
-    pub fn with_buffer_pods(self, buffer_pods: Vec<Arc<Pod>>) -> Self {
-        Self {
-            buffer_pods,
-            ..self
-        }
-    }
-
-    /// Treats nodes as deleted; names of Nodes or NodeClaims.
-    #[must_use]
-    pub fn with_removed_nodes(self, names: impl IntoIterator<Item = String>) -> Self {
-        Self {
-            without: names.into_iter().collect(),
-            ..self
-        }
-    }
-
-    /// Keeps other than pending pods and pods of deleting nodes away from nodes; names of Nodes or NodeClaims.
-    #[must_use]
-    pub fn with_avoided_nodes(self, names: impl Into<Arc<[String]>>) -> Self {
-        Self {
-            avoid: names.into(),
-            ..self
-        }
-    }
-
-    /// Sets the nodes that pods were nominated to.
-    #[must_use]
-    pub fn with_nominated(self, nominated: Vec<(PodKey, String)>) -> Self {
-        Self { nominated, ..self }
-    }
-
-    /// Sets the objective of packing, instead of the policy's.
-    #[must_use]
-    pub fn with_packing(self, packing: Packing) -> Self {
-        Self {
-            packing: Some(packing),
-            ..self
-        }
+    setters! {
+        /// Sets the pods of capacity buffers.
+        with_buffer_pods(buffer_pods: Vec<Arc<Pod>>);
+        /// Treats nodes as deleted; names of Nodes or NodeClaims.
+        with_removed_nodes(without: impl IntoIterator<Item = String>) = without.into_iter().collect();
+        /// Sets the nodes that pods were nominated to.
+        with_nominated(nominated: Vec<(PodKey, String)>);
+        /// Sets the objective of packing, instead of the policy's.
+        with_packing(packing: Packing) = Some(packing);
+        /// Sets what ends the pass early.
+        with_cancel(cancel: Cancel) = Some(cancel);
+        /// Sets what receives the number of pods not tried yet.
+        with_progress(progress: Progress) = Some(progress);
     }
 
     /// Asks for the price of the plan, and for the least that its nodes could cost.
@@ -362,24 +270,6 @@ impl Query {
     pub fn with_bounded_price(self) -> Self {
         Self {
             bounds_price: true,
-            ..self
-        }
-    }
-
-    /// Sets what ends the pass early.
-    #[must_use]
-    pub fn with_cancel(self, cancel: Cancel) -> Self {
-        Self {
-            cancel: Some(cancel),
-            ..self
-        }
-    }
-
-    /// Sets what receives the number of pods not tried yet.
-    #[must_use]
-    pub fn with_progress(self, progress: Progress) -> Self {
-        Self {
-            progress: Some(progress),
             ..self
         }
     }

@@ -1,45 +1,11 @@
-//! What requests, methods and commands say of themselves.
-
-use std::sync::Arc;
+//! What methods and commands say of themselves.
 
 use jiff::SignedDuration;
-use karpenter_core::disruption::{
-    Command, DisruptionRequest, Method, MultiNodeSearch, Surroundings,
-};
-use karpenter_core::pod::Pod;
-use karpenter_core::schedule::{Policy, Query};
+use karpenter_core::disruption::{Command, Method};
 use serde_json::json;
 
-use crate::fixture::{now, pod};
+use crate::fixture::now;
 use crate::fleet::{Fleet, FleetNode, node, running, world};
-
-#[test]
-fn each_setter_of_a_request_sets_its_field() {
-    let later = now() + SignedDuration::from_secs(60);
-    let buffer = vec![Arc::new(Pod::parse(&pod("buffer").build()))];
-    let surroundings = Surroundings {
-        in_flight: ["claim".to_owned()].into(),
-        ..Surroundings::default()
-    };
-    let multi_node = MultiNodeSearch {
-        cancel: None,
-        max_replacements: 3,
-    };
-    let request = DisruptionRequest::at(now())
-        .with_policy(Policy::at(later))
-        .with_query(Query::default().with_buffer_pods(buffer))
-        .with_surroundings(surroundings)
-        .with_spot_to_spot(true)
-        .with_multi_node(multi_node)
-        .with_max_commands(7)
-        .with_threads(5);
-    assert_eq!(request.now(), later);
-    assert_eq!(request.query.buffer_pods.len(), 1);
-    assert_eq!(request.surroundings.in_flight.len(), 1);
-    assert!(request.spot_to_spot);
-    assert_eq!(request.multi_node.max_replacements, 3);
-    assert_eq!((request.max_commands, request.threads), (7, 5));
-}
 
 #[test]
 fn drift_alone_starts_without_a_validation() {

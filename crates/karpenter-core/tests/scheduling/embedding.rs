@@ -1,8 +1,6 @@
 //! What an embedder relies on: objects without JSON, and a reason for everything that does not happen.
 
-use std::sync::Arc;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use karpenter_api::labels;
 use karpenter_api::v1::{NodeClassReference, NodePool};
 use karpenter_core::cluster::{Cluster, ClusterConfig};
@@ -11,8 +9,7 @@ use karpenter_core::offering::{Offering, Price};
 use karpenter_core::pod::{Pod, PodIgnored};
 use karpenter_core::resources::Resources;
 use karpenter_core::schedule::{
-    DefaultSpread, MinValuesPolicy, Packing, Plan, PodSet, Policy, PoolOutcome, PreferencePolicy,
-    Query, ReservedMode, Solver, Unschedulable, schedule,
+    Plan, PodSet, Policy, PoolOutcome, Query, Solver, Unschedulable, schedule,
 };
 
 fn cpu(cores: i64) -> Resources {
@@ -193,60 +190,6 @@ fn a_solver_answers_queries_about_resources_that_it_was_not_compiled_for() {
     };
     assert_eq!(asking(2).new_node_claims.len(), 1);
     assert_eq!(asking(3).unplaced.len(), 1);
-}
-
-#[test]
-fn each_setting_of_a_policy_is_set_without_the_others() {
-    let spread = DefaultSpread {
-        topology_key: labels::ZONE.to_owned(),
-        max_skew: 3,
-        min_domains: None,
-        hard: true,
-        honor_affinity: true,
-        honor_taints: false,
-    };
-    let later = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1);
-    let policy = Policy::at(Timestamp::UNIX_EPOCH)
-        .with_now(later)
-        .with_preference_policy(PreferencePolicy::Ignore)
-        .with_min_values_policy(MinValuesPolicy::BestEffort)
-        .with_reserved_mode(ReservedMode::Off)
-        .with_default_spread(vec![spread.clone()])
-        .with_ignore_dra_requests(false)
-        .with_packing(Packing::FewestNodes)
-        .with_max_instance_types(7);
-    let mut wanted = Policy::at(later);
-    wanted.preference_policy = PreferencePolicy::Ignore;
-    wanted.min_values_policy = MinValuesPolicy::BestEffort;
-    wanted.reserved_mode = ReservedMode::Off;
-    wanted.default_spread = vec![spread];
-    wanted.ignore_dra_requests = false;
-    wanted.packing = Packing::FewestNodes;
-    wanted.max_instance_types = 7;
-    assert_eq!(policy, wanted);
-    wanted.ignore_dra_requests = true;
-    assert_eq!(policy.with_ignore_dra_requests(true), wanted);
-}
-
-#[test]
-fn each_part_of_a_query_is_set_without_the_others() {
-    let buffer: Arc<Pod> = Arc::new(pod("buffer"));
-    let nominated = vec![(buffer.key.clone(), "n".to_owned())];
-    let query = Query::default()
-        .with_pods(PodSet::Unbound)
-        .with_buffer_pods(vec![buffer.clone()])
-        .with_removed_nodes(["removed".to_owned()])
-        .with_avoided_nodes(["avoided".to_owned()])
-        .with_nominated(nominated.clone())
-        .with_progress(Arc::new(|_| ()))
-        .with_cancel(Arc::new(|| true));
-    assert!(matches!(query.pods, PodSet::Unbound));
-    assert_eq!(query.buffer_pods, [buffer]);
-    assert_eq!(query.without, ["removed"]);
-    assert_eq!(*query.avoid, ["avoided".to_owned()]);
-    assert_eq!(query.nominated, nominated);
-    assert!(query.progress.is_some());
-    assert!(query.cancel.is_some_and(|cancel| cancel()));
 }
 
 #[test]

@@ -17,7 +17,10 @@ fn a_node_that_is_avoided_takes_pending_pods_and_those_of_buffers_alone() {
         world.query = query;
         world.plan().existing.len()
     };
-    let avoiding = |query: Query| query.with_avoided_nodes(["n".to_owned()]);
+    let avoiding = |mut query: Query| {
+        query.avoid = ["n".to_owned()].into();
+        query
+    };
     let given = || Query::new(PodSet::Given(vec![parsed(pod("p").cpu("1"))]));
     assert_eq!(on_node(given(), None), 1);
     assert_eq!(on_node(avoiding(given()), None), 0);

@@ -109,229 +109,118 @@ mod tests {
     use super::*;
     use crate::cluster::{Cluster, ClusterConfig};
 
-    /// Applies and removes two versions of an object of kind `K`, of which the model stores `T`.
-    struct Case<K, T> {
+    /// Applies and removes two versions of an object of kind `K`, of which the model stores `T`; `counted` says whether
+    /// [`Snapshot::epoch`](crate::cluster::Snapshot::epoch) counts the changes.
+    fn check<K: DeserializeOwned, T: PartialEq + Debug>(
+        counted: bool,
         apply: fn(&mut Cluster, &K) -> Delta<T>,
         remove: fn(&mut Cluster) -> Delta<T>,
-        /// What the model stores of an object.
         stored: fn(&K) -> T,
-        /// Two versions, with name `a` in namespace `n`.
         versions: [Value; 2],
+    ) {
+        let kind = std::any::type_name::<K>();
+        let [first, second] = versions.map(|mut version| {
+            version["metadata"]["name"] = json!("a");
+            version["metadata"]["namespace"] = json!("n");
+            serde_json::from_value::<K>(version).unwrap()
+        });
+        let (one, two) = (stored(&first), stored(&second));
+        assert_ne!(one, two, "{kind}: the versions must differ");
+        let mut cluster = Cluster::new(ClusterConfig::default());
+        let mut epoch = cluster.snapshot().epoch();
+        let mut expect = |cluster: &Cluster, delta: Delta<T>, before, after, change: bool| {
+            assert_eq!(delta.before.as_deref(), before, "{kind}: before");
+            assert_eq!(delta.after.as_deref(), after, "{kind}: after");
+            assert_eq!(delta.is_change(), change, "{kind}: is_change");
+            let now = cluster.snapshot().epoch();
+            assert_eq!(now > epoch, change && counted, "{kind}: epoch");
+            epoch = now;
+        };
+        let delta = apply(&mut cluster, &first);
+        expect(&cluster, delta, None, Some(&one), true);
+        let delta = apply(&mut cluster, &first);
+        expect(&cluster, delta, Some(&one), Some(&one), false);
+        let delta = apply(&mut cluster, &second);
+        expect(&cluster, delta, Some(&one), Some(&two), true);
+        let delta = remove(&mut cluster);
+        expect(&cluster, delta, Some(&two), None, true);
+        let delta = remove(&mut cluster);
+        expect(&cluster, delta, None, None, false);
     }
 
-    impl<K: DeserializeOwned, T: PartialEq + Debug> Case<K, T> {
-        fn check(self) {
-            self.check_counting(true);
-        }
-
-        /// Checks a kind that [`Snapshot::epoch`] does not count.
-        ///
-        /// [`Snapshot::epoch`]: crate::cluster::Snapshot::epoch
-        fn check_uncounted(self) {
-            self.check_counting(false);
-        }
-
-        fn check_counting(self, counted: bool) {
-            let kind = std::any::type_name::<K>();
-            let [first, second] = self.versions.map(|mut version| {
-                version["metadata"]["name"] = json!("a");
-                version["metadata"]["namespace"] = json!("n");
-                serde_json::from_value::<K>(version).unwrap()
-            });
-            let (one, two) = ((self.stored)(&first), (self.stored)(&second));
-            assert_ne!(one, two, "{kind}: the versions must differ");
-            let mut cluster = Cluster::new(ClusterConfig::default());
-            let mut epoch = cluster.snapshot().epoch();
-            let mut expect = |cluster: &Cluster, delta: Delta<T>, before, after, change: bool| {
-                assert_eq!(delta.before.as_deref(), before, "{kind}: before");
-                assert_eq!(delta.after.as_deref(), after, "{kind}: after");
-                assert_eq!(delta.is_change(), change, "{kind}: is_change");
-                let now = cluster.snapshot().epoch();
-                assert_eq!(now > epoch, change && counted, "{kind}: epoch");
-                epoch = now;
-            };
-            let delta = (self.apply)(&mut cluster, &first);
-            expect(&cluster, delta, None, Some(&one), true);
-            let delta = (self.apply)(&mut cluster, &first);
-            expect(&cluster, delta, Some(&one), Some(&one), false);
-            let delta = (self.apply)(&mut cluster, &second);
-            expect(&cluster, delta, Some(&one), Some(&two), true);
-            let delta = (self.remove)(&mut cluster);
-            expect(&cluster, delta, Some(&two), None, true);
-            let delta = (self.remove)(&mut cluster);
-            expect(&cluster, delta, None, None, false);
-        }
+    /// Checks kinds: the method that applies an object, the one that removes it, what is stored of it, and two versions.
+    macro_rules! check {
+        ($($apply:ident, $remove:ident($($name:literal),+), $stored:expr, $versions:expr;)*) => {$(
+            check(true, Cluster::$apply, |cluster| cluster.$remove($($name),+), $stored, $versions);
+        )*};
     }
 
     #[test]
     fn every_update_returns_the_versions_before_and_after_it() {
         use super::super::*;
+        let of_spec = |spec: Value| json!({ "spec": spec });
         let labeled = |team: &str| json!({ "metadata": { "labels": { "team": team } } });
-        let selecting = |team: &str| json!({ "spec": { "selector": { "matchLabels": { "team": team } }, "serviceName": "s", "template": {} } });
+        let selecting = |app: &str| of_spec(json!({ "selector": { "app": app } }));
+        let matching = |team: &str| {
+            let selector = json!({ "matchLabels": { "team": team } });
+            of_spec(json!({ "selector": selector, "serviceName": "s", "template": {} }))
+        };
+        let identified = |uid: &str| json!({ "metadata": { "uid": uid }, "spec": {} });
         let class = json!({ "group": "g", "kind": "K", "name": "c" });
-        Case {
-            apply: Cluster::apply_pod,
-            remove: |cluster| cluster.remove_pod("n", "a"),
-            stored: Pod::parse,
-            versions: ["1", "2"].map(|cpu| {
-                json!({ "metadata": {}, "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] } })
-            }),
+        check! {
+            apply_pod, remove_pod("n", "a"), Pod::parse, ["1", "2"].map(|cpu| {
+                of_spec(json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu } } }] }))
+            });
+            apply_node, remove_node("a"), corev1::Node::clone, ["1", "2"].map(labeled);
+            apply_node_claim, remove_node_claim("a"), NodeClaim::clone, ["", "x://a"].map(|id| {
+                json!({ "spec": { "nodeClassRef": class, "requirements": [] }, "status": { "providerID": id } })
+            });
+            apply_node_pool, remove_node_pool("a"), NodePool::clone, [1, 2].map(|weight| {
+                let template = json!({ "spec": { "nodeClassRef": class, "requirements": [] } });
+                of_spec(json!({ "weight": weight, "template": template }))
+            });
+            apply_node_overlay, remove_node_overlay("a"), NodeOverlay::clone, ["1", "2"].map(|price| {
+                of_spec(json!({ "price": price, "requirements": [] }))
+            });
+            apply_daemon_set, remove_daemon_set("n", "a"), DaemonSet::parse, ["1", "2"].map(|uid| {
+                json!({ "metadata": { "uid": uid } })
+            });
+            apply_pdb, remove_pdb("n", "a"), PodDisruptionBudget::clone, [1, 2].map(|min| {
+                of_spec(json!({ "minAvailable": min }))
+            });
+            apply_service, remove_service("n", "a"), workload::service_selector, ["1", "2"].map(selecting);
+            apply_replica_set, remove_replica_set("n", "a"), workload::replica_set_selector, ["1", "2"].map(matching);
+            apply_stateful_set, remove_stateful_set("n", "a"), workload::stateful_set_selector, ["1", "2"].map(matching);
+            apply_replication_controller, remove_replication_controller("n", "a"),
+                workload::replication_controller_selector, ["1", "2"].map(selecting);
+            apply_namespace, remove_namespace("a"), workload::namespace_labels, ["1", "2"].map(labeled);
+            apply_volume_claim, remove_volume_claim("n", "a"), VolumeClaim::parse, ["1", "2"].map(|volume| {
+                of_spec(json!({ "volumeName": volume }))
+            });
+            apply_volume, remove_volume("a"), Volume::parse, ["1", "2"].map(|driver| {
+                of_spec(json!({ "csi": { "driver": driver, "volumeHandle": "v" } }))
+            });
+            apply_storage_class, remove_storage_class("a"), StorageClass::parse, ["1", "2"].map(|driver| {
+                json!({ "provisioner": driver })
+            });
+            apply_csi_node, remove_csi_node("a"), storage::attach_limits, [1, 2].map(|count| {
+                of_spec(json!({ "drivers": [{ "name": "d", "nodeID": "i", "allocatable": { "count": count } }] }))
+            });
+            apply_resource_slice, remove_resource_slice("a"), ResourceSlice::clone, [1, 2].map(|generation| {
+                let pool = json!({ "name": "p", "generation": generation, "resourceSliceCount": 1 });
+                of_spec(json!({ "driver": "d", "pool": pool }))
+            });
+            apply_resource_claim, remove_resource_claim("n", "a"), ResourceClaim::clone, ["1", "2"].map(identified);
+            apply_device_class, remove_device_class("a"), DeviceClass::clone, ["1", "2"].map(identified);
         }
-        .check();
-        Case {
-            apply: Cluster::apply_node,
-            remove: |cluster| cluster.remove_node("a"),
-            stored: corev1::Node::clone,
-            versions: ["1", "2"].map(labeled),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_node_claim,
-            remove: |cluster| cluster.remove_node_claim("a"),
-            stored: NodeClaim::clone,
-            versions: ["", "x://a"].map(|id| {
-                json!({ "metadata": {}, "spec": { "nodeClassRef": class, "requirements": [] }, "status": { "providerID": id } })
-            }),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_node_pool,
-            remove: |cluster| cluster.remove_node_pool("a"),
-            stored: NodePool::clone,
-            versions: [1, 2].map(|weight| {
-                json!({ "metadata": {}, "spec": { "weight": weight, "template": { "spec": { "nodeClassRef": class, "requirements": [] } } } })
-            }),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_node_overlay,
-            remove: |cluster| cluster.remove_node_overlay("a"),
-            stored: NodeOverlay::clone,
-            versions: ["1", "2"].map(
-                |price| json!({ "metadata": {}, "spec": { "price": price, "requirements": [] } }),
-            ),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_daemon_set,
-            remove: |cluster| cluster.remove_daemon_set("n", "a"),
-            stored: DaemonSet::parse,
-            versions: ["1", "2"].map(|uid| json!({ "metadata": { "uid": uid } })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_pdb,
-            remove: |cluster| cluster.remove_pdb("n", "a"),
-            stored: PodDisruptionBudget::clone,
-            versions: [1, 2].map(|min| json!({ "metadata": {}, "spec": { "minAvailable": min } })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_service,
-            remove: |cluster| cluster.remove_service("n", "a"),
-            stored: workload::service_selector,
-            versions: ["1", "2"]
-                .map(|app| json!({ "metadata": {}, "spec": { "selector": { "app": app } } })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_replica_set,
-            remove: |cluster| cluster.remove_replica_set("n", "a"),
-            stored: workload::replica_set_selector,
-            versions: ["1", "2"].map(selecting),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_stateful_set,
-            remove: |cluster| cluster.remove_stateful_set("n", "a"),
-            stored: workload::stateful_set_selector,
-            versions: ["1", "2"].map(selecting),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_replication_controller,
-            remove: |cluster| cluster.remove_replication_controller("n", "a"),
-            stored: workload::replication_controller_selector,
-            versions: ["1", "2"]
-                .map(|app| json!({ "metadata": {}, "spec": { "selector": { "app": app } } })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_namespace,
-            remove: |cluster| cluster.remove_namespace("a"),
-            stored: workload::namespace_labels,
-            versions: ["1", "2"].map(labeled),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_volume_claim,
-            remove: |cluster| cluster.remove_volume_claim("n", "a"),
-            stored: VolumeClaim::parse,
-            versions: ["1", "2"]
-                .map(|volume| json!({ "metadata": {}, "spec": { "volumeName": volume } })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_volume,
-            remove: |cluster| cluster.remove_volume("a"),
-            stored: Volume::parse,
-            versions: ["1", "2"].map(|driver| {
-                json!({ "metadata": {}, "spec": { "csi": { "driver": driver, "volumeHandle": "v" } } })
-            }),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_storage_class,
-            remove: |cluster| cluster.remove_storage_class("a"),
-            stored: StorageClass::parse,
-            versions: ["1", "2"].map(|driver| json!({ "metadata": {}, "provisioner": driver })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_csi_node,
-            remove: |cluster| cluster.remove_csi_node("a"),
-            stored: storage::attach_limits,
-            versions: [1, 2].map(|count| {
-                let driver =
-                    json!({ "name": "d", "nodeID": "i", "allocatable": { "count": count } });
-                json!({ "metadata": {}, "spec": { "drivers": [driver] } })
-            }),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_volume_attachment,
-            remove: |cluster| cluster.remove_volume_attachment("a"),
-            stored: VolumeAttachment::parse,
-            versions: ["1", "2"].map(|node| {
-                json!({ "metadata": {}, "spec": { "attacher": "d", "nodeName": node, "source": {} } })
-            }),
-        }
-        .check_uncounted();
-        Case {
-            apply: Cluster::apply_resource_slice,
-            remove: |cluster| cluster.remove_resource_slice("a"),
-            stored: ResourceSlice::clone,
-            versions: [1, 2].map(|generation| {
-                let pool =
-                    json!({ "name": "p", "generation": generation, "resourceSliceCount": 1 });
-                json!({ "metadata": {}, "spec": { "driver": "d", "pool": pool } })
-            }),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_resource_claim,
-            remove: |cluster| cluster.remove_resource_claim("n", "a"),
-            stored: ResourceClaim::clone,
-            versions: ["1", "2"].map(|uid| json!({ "metadata": { "uid": uid }, "spec": {} })),
-        }
-        .check();
-        Case {
-            apply: Cluster::apply_device_class,
-            remove: |cluster| cluster.remove_device_class("a"),
-            stored: DeviceClass::clone,
-            versions: ["1", "2"].map(|uid| json!({ "metadata": { "uid": uid }, "spec": {} })),
-        }
-        .check();
+        check(
+            false,
+            Cluster::apply_volume_attachment,
+            |cluster| cluster.remove_volume_attachment("a"),
+            VolumeAttachment::parse,
+            ["1", "2"]
+                .map(|node| of_spec(json!({ "attacher": "d", "nodeName": node, "source": {} }))),
+        );
     }
 
     #[test]

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(asked.get("pods"), 1);
     }
 
-    /// Conformance: SCH-208
+    /// Conformance: SCH-052, SCH-208
     #[test]
     fn an_init_container_before_a_sidecar_does_not_include_its_requests() {
         let asked = requests(json!({
@@ -199,13 +199,15 @@ mod tests {
         assert_eq!(cpu_and_gib(&asked), (10_900, 4.9));
     }
 
-    /// Conformance: SCH-208
+    /// Conformance: SCH-053, SCH-208
     #[test]
     fn an_init_container_after_a_sidecar_includes_its_requests() {
-        let asked = requests(json!({
-            "initContainers": [sidecar("4.9", "2.9Gi"), container("6", "2Gi")], "containers": [container("5", "1Gi")]
-        }));
-        assert_eq!(cpu_and_gib(&asked), (10_900, 4.9));
+        for (init, main) in [(("5", "1Gi"), ("6", "2Gi")), (("6", "2Gi"), ("5", "1Gi"))] {
+            let asked = requests(json!({
+                "initContainers": [sidecar("4.9", "2.9Gi"), container(init.0, init.1)], "containers": [container(main.0, main.1)]
+            }));
+            assert_eq!(cpu_and_gib(&asked), (10_900, 4.9));
+        }
     }
 
     /// Conformance: SCH-208

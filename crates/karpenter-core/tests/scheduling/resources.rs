@@ -94,32 +94,6 @@ fn exact_types() -> World {
     World::new().with_types(types.map(build))
 }
 
-/// Conformance: SCH-052
-#[test]
-fn a_sidecar_after_an_init_container_counts_with_the_main_container() {
-    let asked = pod("p")
-        .set(
-            "/spec/initContainers",
-            json!([container("i", "10", "4Gi"), sidecar("s", "4.9", "2.9Gi")]),
-        )
-        .set("/spec/containers", json!([container("c", "6", "2Gi")]));
-    assert_eq!(first_type(exact_types(), asked), "11/5");
-}
-
-/// Conformance: SCH-053
-#[test]
-fn a_sidecar_before_an_init_container_counts_with_it() {
-    for (init, main) in [(("5", "1Gi"), ("6", "2Gi")), (("6", "2Gi"), ("5", "1Gi"))] {
-        let asked = pod("p")
-            .set(
-                "/spec/initContainers",
-                json!([sidecar("s", "4.9", "2.9Gi"), container("i", init.0, init.1)]),
-            )
-            .set("/spec/containers", json!([container("c", main.0, main.1)]));
-        assert_eq!(first_type(exact_types(), asked), "11/5");
-    }
-}
-
 /// Conformance: SCH-054
 #[test]
 fn each_resource_has_its_own_peak() {

@@ -2,14 +2,12 @@
 //!
 //! A pass creates one [`Allocator`]. For each pod with resource claims and each candidate:
 //!
-//! 1. [`claims_of`] returns the pod's claims; a claim that does not exist yet defers the pod.
+//! 1. The pod waits until all of its claims exist.
 //! 2. [`Allocator::allocate`] finds which instance types of the candidate can satisfy the claims, and the requirements of that.
 //! 3. [`Allocator::commit`] records the allocation once the pod is placed there.
 //! 4. [`Allocator::retain`] releases devices whenever the candidate's instance types shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use k8s_openapi::api::core::v1 as corev1;
 
 use super::capacity::Amounts;
 use super::ledger::{DeviceIndex, Devices, Holds, Host, Ledger, RUNNING, TypeKey};
@@ -90,44 +88,6 @@ pub enum Failure {
     /// The search reached its limit.
     #[error("resource claims are too complex to allocate")]
     TooComplex,
-}
-
-impl Failure {
-    /// Reports whether the pod waits for an object to appear instead of being relaxed.
-    pub fn is_deferral(&self) -> bool {
-        matches!(self, Self::ClaimMissing { .. } | Self::ClaimNotMade { .. })
-    }
-}
-
-/// Returns the names of the resource claims that a pod uses.
-///
-/// For an entry with a template, the pod's status has the name of the created claim; an entry that the status lists without a
-/// name needs no claim. DIFFERS: an entry that the status does not list yet defers the pod; upstream ignores the entry.
-pub fn claims_of(pod: &corev1::Pod) -> Result<Vec<String>, Failure> {
-    let entries = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.resource_claims.iter().flatten());
-    let made = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.resource_claim_statuses.as_ref());
-    let names = entries.map(|entry| {
-        if let Some(name) = &entry.resource_claim_name {
-            return Ok(Some(name.clone()));
-        }
-        let status = made
-            .into_iter()
-            .flatten()
-            .find(|status| status.name == entry.name);
-        match status {
-            Some(status) => Ok(status.resource_claim_name.clone()),
-            None => Err(Failure::ClaimNotMade {
-                entry: entry.name.clone(),
-            }),
-        }
-    });
-    names.filter_map(Result::transpose).collect()
 }
 
 /// An existing or planned node on which devices are searched for a pod.

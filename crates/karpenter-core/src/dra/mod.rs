@@ -29,6 +29,6 @@ pub mod pools;
 pub mod search;
 pub mod selector;
 
-pub use allocator::{Allocation, Allocator, Candidate, Failure, Inventory, claims_of};
+pub use allocator::{Allocation, Allocator, Candidate, Failure, Inventory};
 pub use ledger::{Host, RUNNING, TypeKey};
 pub use model::{Device, DeviceTemplate};

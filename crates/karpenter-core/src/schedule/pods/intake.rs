@@ -180,6 +180,9 @@ fn first_bytes(text: &str) -> u128 {
 }
 
 /// Returns the names of the resource claims that pods of a shape use.
+///
+/// For an entry with a template, the pod's status has the name of the created claim; an entry that the status lists without a
+/// name needs no claim. DIFFERS: a pod waits if the status does not list an entry yet; upstream ignores the entry.
 fn claims_of(shape: &Shape) -> Result<Vec<String>, Failure> {
     let names = shape.resource_claims.iter().filter_map(|entry| {
         if entry.claim.is_none() && !entry.made {

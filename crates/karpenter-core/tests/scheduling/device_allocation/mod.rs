@@ -10,11 +10,10 @@ mod requests;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1 as wire;
 use karpenter_core::dra::model::{Claim, Slice, parse_class};
 use karpenter_core::dra::{
-    Allocation, Allocator, Candidate, DeviceTemplate, Failure, Host, Inventory, TypeKey, claims_of,
+    Allocation, Allocator, Candidate, DeviceTemplate, Failure, Host, Inventory, TypeKey,
 };
 use karpenter_core::requirements::{AllowUndefined, Requirement, Requirements, Unaliased};
 use serde_json::{Value, json};
@@ -285,28 +284,4 @@ fn a_search_that_takes_too_long_fails() {
     let stage = Stage::new().on_node(json!(devices)).claim("hard", hard);
     let failure = stage.pass().place(&node("n"), "hard").unwrap_err();
     assert_eq!(failure, Failure::TooComplex);
-}
-
-/// Conformance: SCH-256
-#[test]
-fn a_pod_waits_for_the_claims_of_its_templates() {
-    let pod = |status: Value| -> Pod {
-        decode(json!({
-            "metadata": {"name": "p"},
-            "spec": {"containers": [], "resourceClaims": [
-                {"name": "shared", "resourceClaimName": "c"},
-                {"name": "own", "resourceClaimTemplateName": "t"},
-            ]},
-            "status": status,
-        }))
-    };
-    let made = |entry: Value| json!({"resourceClaimStatuses": [entry]});
-    let waiting = claims_of(&pod(json!({}))).unwrap_err();
-    assert!(waiting.is_deferral());
-    assert_eq!(
-        claims_of(&pod(made(json!({"name": "own"})))).unwrap(),
-        ["c"]
-    );
-    let generated = json!({"name": "own", "resourceClaimName": "p-own-x7"});
-    assert_eq!(claims_of(&pod(made(generated))).unwrap(), ["c", "p-own-x7"]);
 }

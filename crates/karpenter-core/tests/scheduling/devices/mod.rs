@@ -189,7 +189,7 @@ fn a_resource_claim_selects_a_type_with_the_device_and_its_driver() {
     }
 }
 
-/// Conformance: SCH-170
+/// Conformance: SCH-170, SCH-256
 #[test]
 fn a_pod_waits_for_missing_resource_claims_classes_and_devices() {
     let without_claim = || with_gpus(1).with(using("p", "c"));

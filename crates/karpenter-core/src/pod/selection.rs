@@ -238,50 +238,11 @@ pub fn protected_until(pod: &Pod) -> Option<Timestamp> {
     )
 }
 
+/// Parses a positive duration. What is too long for 64-bit nanoseconds is invalid, as in Go.
 fn protection(value: &str) -> Option<SignedDuration> {
-    go_duration(value).filter(|duration| duration.is_positive())
-}
-
-/// Parses a duration as Go's `time.ParseDuration`: signed sums of decimal numbers with a unit.
-fn go_duration(text: &str) -> Option<SignedDuration> {
-    let (negative, mut rest) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Some(SignedDuration::ZERO);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos: f64 = 0.0;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
-        nanos += number
-            * match &rest[..unit] {
-                "ns" => 1.0,
-                "us" | "µs" | "μs" => 1e3,
-                "ms" => 1e6,
-                "s" => 1e9,
-                "m" => 60e9,
-                "h" => 3600e9,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    if nanos > i64::MAX as f64 {
-        return None;
-    }
-    let duration = SignedDuration::from_nanos(nanos as i64);
-    Some(if negative { -duration } else { duration })
+    let duration = karpenter_api::duration::parse(value).ok()?;
+    let is_valid = duration.is_positive() && duration < SignedDuration::from_nanos(i64::MAX);
+    is_valid.then_some(duration)
 }
 
 #[cfg(test)]
@@ -413,6 +374,7 @@ mod tests {
         assert_eq!(parsed("30m", false), DoNotDisrupt::Yes);
         assert_eq!(parsed("-1h", true), DoNotDisrupt::Invalid);
         assert_eq!(parsed("soon", true), DoNotDisrupt::Invalid);
+        assert_eq!(parsed("9999999h", true), DoNotDisrupt::Invalid);
         let none = do_not_disrupt(&self::parsed(pod()), now);
         assert_eq!(none, DoNotDisrupt::No);
     }

@@ -70,37 +70,10 @@ pub fn go_bool(text: &str) -> Result<bool, String> {
 /// # Errors
 /// A text that is not a sequence of decimal numbers with the units h, m, s, ms, us, µs or ns, or is negative.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("`{text}` is not a valid duration such as `1m30s`");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest.is_empty() {
-        return Err(bad());
-    }
-    let mut nanos = 0.0_f64;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(bad)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| bad())?;
-        rest = &rest[digits..];
-        let unit_len = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
-        let unit = match &rest[..unit_len] {
-            "h" => 3.6e12,
-            "m" => 6e10,
-            "s" => 1e9,
-            "ms" => 1e6,
-            "us" | "µs" | "μs" => 1e3,
-            "ns" => 1.0,
-            _ => return Err(bad()),
-        };
-        nanos += number * unit;
-        rest = &rest[unit_len..];
-    }
-    Duration::try_from_secs_f64(nanos / 1e9).map_err(|_| bad())
+    let duration = karpenter_api::duration::parse(text).ok();
+    duration
+        .and_then(|duration| duration.try_into().ok())
+        .ok_or_else(|| format!("`{text}` is not a valid duration such as `1m30s`"))
 }
 
 #[cfg(feature = "decisions")]

@@ -263,10 +263,10 @@ impl OfferingFile {
         }
         let mut requirements = Requirements::new();
         for requirement in &self.requirements {
-            let operator: Operator = requirement
-                .operator
-                .parse()
-                .map_err(|_| format!("`{}` is not a valid operator", requirement.operator))?;
+            let operator = Operator::from(&*requirement.operator);
+            if let Operator::Other(unknown) = operator {
+                return Err(format!("`{unknown}` is not a valid operator"));
+            }
             requirements.add(Requirement::new(
                 &requirement.key,
                 operator,

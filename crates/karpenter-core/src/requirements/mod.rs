@@ -12,5 +12,6 @@ mod set;
 mod tests;
 mod well_known;
 
-pub use requirement::{InvalidRequirement, Operator, Requirement};
+pub use karpenter_api::v1::Operator;
+pub use requirement::{InvalidRequirement, Requirement};
 pub use set::{AllowUndefined, Conflict, Incompatible, LabelNames, Requirements, Unaliased};

@@ -2,82 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use karpenter_api::v1::{
-    NodeSelectorRequirementWithMinValues as ApiRequirement, Operator as ApiOperator,
-};
-
-/// How a requirement relates a label to its values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operator {
-    /// The label has one of the values.
-    In,
-    /// The label has none of the values, or is absent.
-    NotIn,
-    /// The label is present.
-    Exists,
-    /// The label is absent.
-    DoesNotExist,
-    /// The label is an integer above the value.
-    Gt,
-    /// The label is an integer below the value.
-    Lt,
-    /// The label is an integer not below the value. Only in Karpenter's own objects.
-    Gte,
-    /// The label is an integer not above the value. Only in Karpenter's own objects.
-    Lte,
-}
-
-impl Operator {
-    /// Returns the name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Operator::In => "In",
-            Operator::NotIn => "NotIn",
-            Operator::Exists => "Exists",
-            Operator::DoesNotExist => "DoesNotExist",
-            Operator::Gt => "Gt",
-            Operator::Lt => "Lt",
-            Operator::Gte => "Gte",
-            Operator::Lte => "Lte",
-        }
-    }
-}
-
-impl From<Operator> for ApiOperator {
-    fn from(operator: Operator) -> ApiOperator {
-        match operator {
-            Operator::In => ApiOperator::In,
-            Operator::NotIn => ApiOperator::NotIn,
-            Operator::Exists => ApiOperator::Exists,
-            Operator::DoesNotExist => ApiOperator::DoesNotExist,
-            Operator::Gt => ApiOperator::Gt,
-            Operator::Lt => ApiOperator::Lt,
-            Operator::Gte => ApiOperator::Gte,
-            Operator::Lte => ApiOperator::Lte,
-        }
-    }
-}
-
-impl fmt::Display for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Operator {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        use Operator::{DoesNotExist, Exists, Gt, Gte, In, Lt, Lte, NotIn};
-        [In, NotIn, Exists, DoesNotExist, Gt, Lt, Gte, Lte]
-            .into_iter()
-            .find(|operator| operator.as_str() == text)
-            .ok_or(())
-    }
-}
+use karpenter_api::v1::{NodeSelectorRequirementWithMinValues as ApiRequirement, Operator};
 
 /// Why a requirement in an object is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -145,7 +72,8 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// Creates the requirement of an operator and its values. Bounds without exactly one integer admit nothing.
+    /// Creates the requirement of an operator and its values. Bounds without exactly one integer and an unknown operator admit
+    /// nothing.
     pub fn new<V: Into<Arc<str>>>(
         key: &str,
         operator: Operator,
@@ -205,6 +133,7 @@ impl Requirement {
                 Some(lte) => Requirement::bounded(key, BTreeSet::new(), None, Some(lte)),
                 None => Requirement::never(key),
             },
+            Operator::Other(_) => Requirement::never(key),
         }
     }
 
@@ -214,18 +143,12 @@ impl Requirement {
         operator: &str,
         values: &[String],
     ) -> Result<Requirement, InvalidRequirement> {
-        let operator: Operator =
-            operator
-                .parse()
-                .map_err(|()| InvalidRequirement::UnknownOperator {
-                    key: key.to_owned(),
-                    operator: operator.to_owned(),
-                })?;
-        let is_bound = matches!(
-            operator,
-            Operator::Gt | Operator::Gte | Operator::Lt | Operator::Lte
-        );
-        if is_bound && (values.len() != 1 || integer(&values[0]).is_none()) {
+        let operator = Operator::from(operator);
+        if let Operator::Other(operator) = operator {
+            let key = key.to_owned();
+            return Err(InvalidRequirement::UnknownOperator { key, operator });
+        }
+        if operator.is_bound() && (values.len() != 1 || integer(&values[0]).is_none()) {
             return Err(InvalidRequirement::NotOneInteger {
                 key: key.to_owned(),
                 operator,
@@ -520,7 +443,7 @@ impl Requirement {
     pub fn to_node_selector_requirements(&self) -> Vec<ApiRequirement> {
         let entry = |operator: Operator, values: Vec<String>| ApiRequirement {
             key: self.key.to_string(),
-            operator: operator.into(),
+            operator,
             values,
             min_values: self.min_values.map(i64::from),
         };

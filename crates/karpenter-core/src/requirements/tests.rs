@@ -318,6 +318,7 @@ fn unknown_operators_and_invalid_bounds_are_reported() {
         parse("Like", &["a"]).unwrap_err().to_string(),
         "key `key` has an unsupported operator `Like`"
     );
+    assert!(r(Operator::Other("Like".to_owned()), &["a"]).is_never());
     for values in [&[][..], &["a"], &["1", "2"], &["9223372036854775808"]] {
         assert_eq!(
             parse("Gt", values).unwrap_err().to_string(),

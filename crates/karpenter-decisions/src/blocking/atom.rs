@@ -385,7 +385,7 @@ pub(super) fn relaxed_pool<'a>(
         if requirement.min_values.is_some()
             && is_relaxed(Atom::PoolRequirement(name.to_owned(), index))
         {
-            requirement.operator = karpenter_api::v1::Operator::Exists;
+            requirement.operator = Operator::Exists;
             requirement.values.clear();
             kept.insert(index);
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use karpenter_api::labels::annotations;
-use karpenter_api::v1::{self, NodeClaim, NodePool};
+use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 use karpenter_api::{hash, labels};
 
@@ -205,12 +205,11 @@ impl PlannedNodeClaim {
         };
         if let Some(capacity_types) = &self.narrowed {
             for requirement in &mut claim.spec.requirements {
-                if requirement.key == labels::INSTANCE_TYPE
-                    && requirement.operator == v1::Operator::In
+                if requirement.key == labels::INSTANCE_TYPE && requirement.operator == Operator::In
                 {
                     requirement.values = self.instance_types.to_vec();
                 } else if requirement.key == labels::CAPACITY_TYPE && !capacity_types.is_empty() {
-                    requirement.operator = v1::Operator::In;
+                    requirement.operator = Operator::In;
                     requirement.values.clone_from(capacity_types);
                 }
             }

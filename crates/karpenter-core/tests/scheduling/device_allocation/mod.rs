@@ -44,16 +44,12 @@ fn gpus(exactly: Value) -> Value {
     json!({"requests": [{"name": "gpu", "exactly": exactly}]})
 }
 
-fn zones(values: &[&str]) -> Requirements {
-    let values = values.iter().map(|value| (*value).to_owned());
-    let zone = Requirement::new(ZONE, karpenter_core::requirements::Operator::In, values);
-    [zone].into_iter().collect()
-}
-
 fn node(name: &str) -> Host {
     Host::Node(name.into())
 }
 
+/// The instance type of planned nodes.
+const TYPE: TypeKey = 0;
 const FIRST: Host = Host::Planned(0);
 const SECOND: Host = Host::Planned(1);
 
@@ -82,11 +78,6 @@ impl Stage {
         self.publish("pool", json!({"nodeName": "n"}), devices)
     }
 
-    /// Publishes devices that all nodes reach.
-    fn on_all_nodes(self, devices: Value) -> Self {
-        self.publish("pool", json!({"allNodes": true}), devices)
-    }
-
     fn claim(self, name: &str, devices: Value) -> Self {
         self.claim_with(name, devices, json!({}))
     }
@@ -109,15 +100,9 @@ impl Stage {
     }
 
     fn pass(&self) -> Pass<'_> {
-        self.pass_without("")
-    }
-
-    /// Returns a pass in which the pod with this uid moves.
-    fn pass_without(&self, moving: &'static str) -> Pass<'_> {
         Pass {
-            allocator: Allocator::new(&self.0, |_| true, move |uid| uid == moving),
+            allocator: Allocator::new(&self.0, |_| true, |_| false),
             requirements: Requirements::new(),
-            types: vec![0],
         }
     }
 }
@@ -127,31 +112,28 @@ struct Pass<'a> {
     allocator: Allocator<'a>,
     /// The requirements of the node.
     requirements: Requirements,
-    /// The instance types that a planned node may become.
-    types: Vec<TypeKey>,
 }
 
 impl Pass<'_> {
-    /// Sets the devices that nodes of the first instance types will publish.
-    fn with_types<const N: usize>(mut self, devices: [&[wire::ResourceSliceSpec]; N]) -> Self {
-        for (key, slices) in (0..).zip(devices) {
-            let template = |spec| DeviceTemplate::parse(spec, &Unaliased).unwrap();
-            let templates: Vec<_> = slices.iter().map(template).collect();
-            self.allocator.expect(key, &templates);
-        }
-        self.types.extend(1..N as TypeKey);
+    /// Sets the devices that nodes of the instance type will publish.
+    fn with_type(mut self, slices: &[wire::ResourceSliceSpec]) -> Self {
+        let template = |spec| DeviceTemplate::parse(spec, &Unaliased).unwrap();
+        let templates: Vec<_> = slices.iter().map(template).collect();
+        self.allocator.expect(TYPE, &templates);
         self
     }
 
     fn in_zones(&mut self, values: &[&str]) -> &mut Self {
-        self.requirements = zones(values);
+        let values = values.iter().map(|value| (*value).to_owned());
+        let zone = Requirement::new(ZONE, karpenter_core::requirements::Operator::In, values);
+        self.requirements = [zone].into_iter().collect();
         self
     }
 
     fn allocate(&mut self, host: &Host, claims: &[&str]) -> Result<Allocation, Failure> {
         let known = BTreeSet::from([ZONE.to_owned()]);
         let (undefined, types) = match host {
-            Host::Planned(_) => (AllowUndefined::Keys(&known), &*self.types),
+            Host::Planned(_) => (AllowUndefined::Keys(&known), &[TYPE][..]),
             Host::Cluster | Host::Node(_) => (AllowUndefined::Nothing, &[][..]),
         };
         let candidate = Candidate {
@@ -164,12 +146,11 @@ impl Pass<'_> {
         self.allocator.allocate(&candidate, "default", &claims)
     }
 
-    /// Allocates the claim on the host and commits the allocation; returns the instance types that are left.
-    fn place(&mut self, host: &Host, claim: &str) -> Result<Vec<TypeKey>, Failure> {
+    /// Allocates the claim on the host and commits the allocation.
+    fn place(&mut self, host: &Host, claim: &str) -> Result<(), Failure> {
         let allocation = self.allocate(host, &[claim])?;
-        let types = allocation.types.clone();
         self.allocator.commit(host, allocation);
-        Ok(types)
+        Ok(())
     }
 
     /// Returns whether the host has devices for the claim.
@@ -183,16 +164,6 @@ impl Pass<'_> {
     }
 }
 
-#[test]
-fn only_types_with_a_matching_device_satisfy_a_claim() {
-    let stage = Stage::new().claim("c", one_gpu());
-    let own = slice_spec("node", json!({}), json!([{"name": "gpu-0"}]));
-    let mut pass = stage.pass().with_types([&[], &[own]]);
-    let allocation = pass.allocate(&FIRST, &["c"]).unwrap();
-    assert_eq!(allocation.types, [1]);
-    assert_eq!(allocation.drivers, BTreeSet::from([DRIVER.to_owned()]));
-}
-
 /// Conformance: SCH-178
 #[test]
 fn a_device_is_allocated_once_and_reserved_only_by_a_committed_allocation() {
@@ -202,37 +173,10 @@ fn a_device_is_allocated_once_and_reserved_only_by_a_committed_allocation() {
     let mut pass = stage.pass();
     assert!(pass.fits(&node("n"), "a"));
     assert!(pass.fits(&node("n"), "b"));
-    assert_eq!(pass.place(&node("n"), "a"), Ok(vec![]));
+    assert_eq!(pass.place(&node("n"), "a"), Ok(()));
     for other in ["n", "other"] {
         assert_eq!(pass.place(&node(other), "b"), Err(Failure::NoDevices));
     }
-}
-
-#[test]
-fn two_devices_satisfy_two_pods_on_one_node_and_a_third_needs_another() {
-    let stage = Stage::new().claims(&["a", "b", "c"], &one_gpu());
-    let two = json!([{"name": "gpu-0"}, {"name": "gpu-1"}]);
-    let two = slice_spec("node", json!({}), two);
-    let mut pass = stage.pass().with_types([&[two]]);
-    assert_eq!(pass.place(&FIRST, "a"), Ok(vec![0]));
-    assert_eq!(pass.place(&FIRST, "b"), Ok(vec![0]));
-    assert_eq!(pass.place(&FIRST, "c"), Err(Failure::NoDevices));
-    assert_eq!(pass.place(&SECOND, "c"), Ok(vec![0]));
-}
-
-#[test]
-fn a_dropped_type_frees_the_devices_that_only_it_held() {
-    let stage = Stage::new()
-        .on_all_nodes(json!([{"name": "gpu-0"}]))
-        .claims(&["a", "b"], &one_gpu());
-    let own = slice_spec("node", json!({}), json!([{"name": "own"}]));
-    let mut pass = stage.pass().with_types([&[], &[own]]);
-    // Type 0 needs the network device; type 1 uses it too, as existing devices come first.
-    assert_eq!(pass.place(&FIRST, "a"), Ok(vec![0, 1]));
-    pass.types = vec![0];
-    assert_eq!(pass.place(&SECOND, "b"), Err(Failure::NoDevices));
-    pass.allocator.retain(&FIRST, |_| false);
-    assert_eq!(pass.place(&SECOND, "b"), Ok(vec![0]));
 }
 
 /// Conformance: SCH-251

@@ -3,7 +3,7 @@
 use karpenter_core::dra::Failure;
 use serde_json::{Value, json};
 
-use super::{DRIVER, FIRST, Pass, SECOND, Stage, gpus, node, one_gpu, slice_spec};
+use super::{DRIVER, FIRST, Pass, Stage, gpus, node, one_gpu, slice_spec};
 
 /// Returns whether node `n` has devices for each of the claims in turn, which are allocated.
 fn taken<const N: usize>(pass: &mut Pass<'_>, claims: [&str; N]) -> [bool; N] {
@@ -69,21 +69,6 @@ fn selecting(model: &str) -> Value {
     json!([{"cel": {"expression": expression}}])
 }
 
-#[test]
-fn the_first_alternative_that_can_be_satisfied_is_used() {
-    let wants = |name: &str, model: &str| json!({"name": name, "deviceClassName": "gpu", "selectors": selecting(model)});
-    let either = json!([wants("best", "h100"), wants("any", "k80")]);
-    let either = json!({"requests": [{"name": "gpu", "firstAvailable": either}]});
-    let stage = Stage::new()
-        .on_node(json!([model("old", "k80"), model("new", "h100")]))
-        .claims(&["a", "b", "c"], &either)
-        .claim("old", gpus(wants("x", "k80")));
-    let mut pass = stage.pass();
-    assert!(pass.takes(&node("n"), "a"));
-    assert!(pass.fits(&node("n"), "old"), "h100 was allocated first");
-    assert_eq!(taken(&mut pass, ["b", "c"]), [true, false]);
-}
-
 /// Conformance: SCH-279
 #[test]
 fn a_device_that_a_later_request_needs_is_left_to_it() {
@@ -116,62 +101,21 @@ fn admin_access_and_taints_of_devices_are_ignored() {
     );
 }
 
-/// Returns a device that can be shared, with this much memory.
-fn shared(memory: &str, policy: Value) -> Value {
-    let memory = json!({"memory": {"value": memory, "requestPolicy": policy}});
-    json!([{"name": "gpu-0", "allowMultipleAllocations": true, "capacity": memory}])
-}
-
-/// Returns a request of a part of a device.
-fn share(resource: &str, amount: &str) -> Value {
-    let capacity = json!({"requests": {resource: amount}});
+/// Returns a request of this much memory of a device.
+fn share(memory: &str) -> Value {
+    let capacity = json!({"requests": {"memory": memory}});
     gpus(json!({"deviceClassName": "gpu", "capacity": capacity}))
 }
 
 #[test]
-fn shares_of_a_device_add_up_to_its_capacity() {
-    let stage = Stage::new()
-        .on_node(shared("16Gi", json!({"default": "4Gi"})))
-        .claims(&["a", "b", "c"], &share("memory", "4Gi"))
-        .claim("large", share("memory", "8Gi"))
-        .claim("huge", share("memory", "17Gi"))
-        .claim("odd", share("cores", "1"))
-        .claim("default", one_gpu());
-    let mut pass = stage.pass();
-    assert_eq!(taken(&mut pass, ["a", "b", "c"]), [true; 3]);
-    assert_eq!(taken(&mut pass, ["large", "huge", "odd"]), [false; 3]);
-    assert!(pass.takes(&node("n"), "default"));
-    assert!(
-        pass.allocate(&node("n"), &["a", "b"]).is_ok(),
-        "these claims keep their devices"
-    );
-}
-
-/// Returns what the next nodes publish: devices that draw these amounts from a counter.
-fn partitions<const N: usize>(
-    counter: &str,
-    amounts: [&str; N],
-) -> [k8s_openapi::api::resource::v1::ResourceSliceSpec; 1] {
-    let counters = |amount: &str| json!({"memory": {"value": amount}});
-    let draws = |(index, amount): (usize, &str)| json!({"name": format!("mig-{index}"), "consumesCounters": [{"counterSet": "gpu", "counters": counters(amount)}]});
-    let devices: Vec<Value> = amounts.into_iter().enumerate().map(draws).collect();
-    let shared = json!({"sharedCounters": [{"name": "gpu", "counters": counters(counter)}]});
-    [slice_spec("node", shared, json!(devices))]
-}
-
-#[test]
-fn devices_draw_from_shared_counters() {
-    let stage = Stage::new().claims(&["a", "b", "c"], &one_gpu());
-    let mut pass = (stage.pass()).with_types([&partitions("80Gi", ["40Gi"; 3])]);
-    let first = ["a", "b", "c"].map(|claim| pass.takes(&FIRST, claim));
-    assert_eq!(first, [true, true, false]);
-    assert!(pass.takes(&SECOND, "c"));
-}
-
-#[test]
 fn devices_that_draw_the_largest_amounts_exhaust_a_counter() {
+    let amount = json!({"memory": {"value": "1e29"}});
+    let draws = json!([{"counterSet": "gpu", "counters": amount}]);
+    let devices = ["x", "y", "z"].map(|name| json!({"name": name, "consumesCounters": draws}));
+    let counters = json!({"sharedCounters": [{"name": "gpu", "counters": amount}]});
     let stage = Stage::new().claims(&["a", "b"], &one_gpu());
-    let mut pass = (stage.pass()).with_types([&partitions("1e29", ["1e29"; 3])]);
+    let own = slice_spec("node", counters, json!(devices));
+    let mut pass = stage.pass().with_type(&[own]);
     let first = ["a", "b"].map(|claim| pass.takes(&FIRST, claim));
     assert_eq!(first, [true, false]);
 }
@@ -179,14 +123,16 @@ fn devices_that_draw_the_largest_amounts_exhaust_a_counter() {
 #[test]
 fn a_device_with_the_largest_amount_is_used_up_by_one_share_of_it() {
     let range = json!({"validRange": {"min": "-1e29", "max": "1e29", "step": "1e29"}});
+    let memory = json!({"memory": {"value": "1e29", "requestPolicy": range}});
+    let device = json!({"name": "gpu-0", "allowMultipleAllocations": true, "capacity": memory});
     let stage = Stage::new()
-        .on_node(shared("1e29", range))
-        .claim("a", share("memory", "1e29"))
-        .claim("b", share("memory", "1"));
+        .on_node(json!([device]))
+        .claim("a", share("1e29"))
+        .claim("b", share("1"));
     assert_eq!(taken(&mut stage.pass(), ["a", "b"]), [true, false]);
     // The sum of two shares is more than any number of units.
     let held = json!({"driver": DRIVER, "pool": "pool", "device": "gpu-0", "request": "gpu", "consumedCapacity": {"memory": "1e29"}});
     let status = json!({"allocation": {"devices": {"results": [held, held]}}});
-    let stage = stage.claim_with("allocated", share("memory", "1e29"), status);
+    let stage = stage.claim_with("allocated", share("1e29"), status);
     assert_eq!(taken(&mut stage.pass(), ["a", "b"]), [false; 2]);
 }

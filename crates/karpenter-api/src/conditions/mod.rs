@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// Returns a condition as a text: status, reason, transition time, generation and message.
-    fn told(object: &impl HasConditions, type_: &str) -> String {
+    fn summary(object: &impl HasConditions, type_: &str) -> String {
         let c = object.condition(type_).unwrap();
         let (since, generation) = (c.last_transition_time.0.as_second(), c.observed_generation);
         let generation = generation.unwrap_or_default();
@@ -334,10 +334,13 @@ mod tests {
         assert!(claim.initialize_conditions(at(200)));
         for dependent in ["Launched", "Registered", "Initialized"] {
             let expected = "Unknown AwaitingReconciliation @100 g1";
-            assert!(told(&claim, dependent).starts_with(expected), "{dependent}");
+            assert!(
+                summary(&claim, dependent).starts_with(expected),
+                "{dependent}"
+            );
         }
         assert_eq!(
-            told(&claim, "Ready"),
+            summary(&claim, "Ready"),
             "Unknown ReconcilingDependents @100 g1 Launched=Unknown, Registered=Unknown, Initialized=Unknown"
         );
         assert_eq!(claim.conditions().len(), 4);
@@ -371,7 +374,7 @@ mod tests {
     fn true_without_a_reason_has_its_type_as_reason_and_no_message() {
         let mut claim = claim();
         claim.set_true("Launched", at(200));
-        assert_eq!(told(&claim, "Launched"), "True Launched @200 g1 ");
+        assert_eq!(summary(&claim, "Launched"), "True Launched @200 g1 ");
     }
 
     #[test]
@@ -394,11 +397,11 @@ mod tests {
         claim.set_true("Launched", at(200));
         claim.set_true("Registered", at(300));
         assert_eq!(
-            told(&claim, "Ready"),
+            summary(&claim, "Ready"),
             "Unknown ReconcilingDependents @100 g1 Initialized=Unknown"
         );
         claim.set_true("Initialized", at(400));
-        assert_eq!(told(&claim, "Ready"), "True Ready @400 g1 ");
+        assert_eq!(summary(&claim, "Ready"), "True Ready @400 g1 ");
     }
 
     /// Conformance: API-015
@@ -407,7 +410,7 @@ mod tests {
         let mut claim = claim();
         claim.set_false("Registered", "MultipleNodesFound", "", at(200));
         assert_eq!(
-            told(&claim, "Ready"),
+            summary(&claim, "Ready"),
             "False UnhealthyDependents @200 g1 Registered=False, Launched=Unknown, Initialized=Unknown"
         );
     }
@@ -425,7 +428,7 @@ mod tests {
         let stamped = pool.set_true("ValidationSucceeded", at(300));
         assert!(stamped, "the generation is stamped");
         assert_eq!(
-            told(&pool, "Ready"),
+            summary(&pool, "Ready"),
             "Unknown ReconcilingDependents @300 g2 NodeClassReady=True"
         );
         pool.set_true("NodeClassReady", at(300));

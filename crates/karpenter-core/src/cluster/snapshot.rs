@@ -159,8 +159,8 @@ impl Snapshot {
         copy
     }
 
-    /// Returns a copy in which kube-scheduler has found no node for the pods that it is behind with: pods that it has not tried although
-    /// they were created before a time.
+    /// Returns a copy in which pods that kube-scheduler has not tried yet, because of its backlog, count as unschedulable, if they were
+    /// created before a time.
     ///
     /// kube-scheduler tries pods in the order of their creation, so it is behind with pods that were created since the last one that it
     /// found no node for, and not long after it. It holds back other pods for a reason of its own, such as an incomplete gang. Pods

@@ -106,7 +106,7 @@ fn improve(pass: &mut Pass<'_>) {
 fn search(pass: &mut Pass<'_>, steps: usize) {
     let query = pass.query;
     let first_fit: Vec<PodIdx> = pass.queue.pods.indices().collect();
-    let mut bound = pass.cost();
+    let mut acceptable = pass.cost();
     pass.repack(true);
     let mut best = pass.cost();
     let mut most_unmet = best.unmet();
@@ -140,15 +140,15 @@ fn search(pass: &mut Pass<'_>, steps: usize) {
         if step == 0 {
             // What first fit leaves out, and which preferences it drops, depends on the domains.
             let upstreams = pass.cost();
-            bound.pods.admit(&upstreams.pods);
+            acceptable.pods.admit(&upstreams.pods);
             if upstreams.unplaced() == best.unplaced() {
                 most_unmet = most_unmet.max(upstreams.unmet());
-                bound.instances = bound.instances.min(upstreams.instances);
+                acceptable.instances = acceptable.instances.min(upstreams.instances);
             }
         }
         pass.repack(false);
         let found = pass.cost();
-        if found.is_admissible(&bound) && found.improves(&best, most_unmet) {
+        if found.is_admissible(&acceptable) && found.improves(&best, most_unmet) {
             if found.unplaced() != best.unplaced() {
                 most_unmet = found.unmet();
             }

@@ -95,10 +95,9 @@ impl<'p, 'a> Placer<'p, 'a> {
     /// Places the pods, then those of capacity buffers: a pod that is refused in the first round may fit later, and a buffer must
     /// not have taken its place by then.
     ///
-    /// A node that is planned in another domain lowers the count that bounds the skew of pods with a spread that counts domains they
-    /// cannot use, and kube-scheduler would refuse pods that were placed before. So such a pod is placed at its turn only where it fits
-    /// even if some domain has no pods, else after the other pods, and last if it cannot be in a domain that has no node yet. Where each
-    /// domain that the NodePools offer has a node, no planned node adds one.
+    /// Planning a node in a new domain adds a domain with zero pods. If a spread counts domains that its pods cannot use, that lowers
+    /// the minimum count, so kube-scheduler would reject pods already placed. Pods with such a spread are therefore placed last, unless
+    /// they fit even with an empty domain. Where each domain that the NodePools offer has a node, no planned node adds one.
     pub(crate) fn place_all(&mut self, mut order: Vec<PodIdx>) {
         self.place_nominated(&mut order);
         let (buffers, pods): (Vec<PodIdx>, _) =

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::state::State;
 use super::{
-    Cluster, ControllerSelector, DaemonSet, Labels, NodePods, NodeState, Snapshot, StorageClass,
-    Volume, VolumeAttachment, VolumeClaim, delta, named,
+    Cluster, ControllerSelector, DaemonSet, Labels, NodeState, Snapshot, StorageClass, Volume,
+    VolumeAttachment, VolumeClaim, delta, named,
 };
 use crate::pod::Pod;
 
@@ -52,7 +51,7 @@ impl Snapshot {
 
     /// Iterates over the selectors of Services by namespace and name; `None` selects nothing.
     pub fn all_service_selectors(&self) -> impl Iterator<Item = (&str, &str, &Option<Labels>)> {
-        let all = self.state.services.iter();
+        let all = self.state.workloads.services.iter();
         all.map(|(key, selector)| (key.0.as_str(), key.1.as_str(), selector.as_ref()))
     }
 
@@ -60,11 +59,11 @@ impl Snapshot {
     pub fn controller_selectors(
         &self,
     ) -> impl Iterator<Item = (&'static str, &str, &str, &ControllerSelector)> {
-        let state = &self.state;
+        let workloads = &self.state.workloads;
         let maps = [
-            &state.replica_sets,
-            &state.replication_controllers,
-            &state.stateful_sets,
+            &workloads.replica_sets,
+            &workloads.replication_controllers,
+            &workloads.stateful_sets,
         ];
         let all = CONTROLLERS.into_iter().zip(maps);
         all.flat_map(|(kind, map)| {
@@ -76,28 +75,28 @@ impl Snapshot {
 
     /// Iterates over PersistentVolumeClaims by namespace and name.
     pub fn volume_claims(&self) -> impl Iterator<Item = &VolumeClaim> {
-        self.state.volume_claims.values().map(AsRef::as_ref)
+        self.state.storage.claims.values().map(AsRef::as_ref)
     }
 
     /// Iterates over PersistentVolumes by name.
     pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
-        self.state.volumes.values().map(AsRef::as_ref)
+        self.state.storage.volumes.values().map(AsRef::as_ref)
     }
 
     /// Iterates over StorageClasses by name.
     pub fn storage_classes(&self) -> impl Iterator<Item = &StorageClass> {
-        self.state.storage_classes.values().map(AsRef::as_ref)
+        self.state.storage.classes.values().map(AsRef::as_ref)
     }
 
     /// Iterates over nodes by name, with how many volumes each CSI driver can attach.
     pub fn all_attach_limits(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, u32>)> {
-        let all = self.state.csi_nodes.iter();
+        let all = self.state.storage.csi_nodes.iter();
         all.map(|(node, limits)| (node.as_str(), limits.as_ref()))
     }
 
     /// Iterates over VolumeAttachments by name.
     pub fn volume_attachments(&self) -> impl Iterator<Item = &VolumeAttachment> {
-        self.state.volume_attachments.values().map(AsRef::as_ref)
+        self.state.storage.attachments.values().map(AsRef::as_ref)
     }
 }
 
@@ -113,7 +112,7 @@ impl Cluster {
     pub fn insert_daemon_set(&mut self, mut set: DaemonSet) {
         set.template = Arc::new(self.shared(Pod::clone(&set.template)));
         let key = named(&set.namespace, &set.name);
-        let delta = delta::store(&mut self.state.daemon_sets, key, set);
+        let delta = delta::store(&mut self.state.workloads.daemon_sets, key, set);
         self.counted(delta);
     }
 
@@ -124,7 +123,7 @@ impl Cluster {
             Some(known) if **known == pod => known.clone(),
             _ => Arc::new(self.shared(pod)),
         };
-        self.state.daemon_pods.insert_mut(uid.to_owned(), pod);
+        self.state.pods.insert_daemon_pod(uid, pod);
     }
 
     /// Adds or replaces the selector of a Service.
@@ -135,7 +134,7 @@ impl Cluster {
         selector: Option<Labels>,
     ) {
         let key = named(namespace, name);
-        let delta = delta::store(&mut self.state.services, key, selector);
+        let delta = delta::store(&mut self.state.workloads.services, key, selector);
         self.counted(delta);
     }
 
@@ -148,9 +147,9 @@ impl Cluster {
         selector: ControllerSelector,
     ) {
         let map = match kind {
-            "ReplicaSet" => &mut self.state.replica_sets,
-            "StatefulSet" => &mut self.state.stateful_sets,
-            "ReplicationController" => &mut self.state.replication_controllers,
+            "ReplicaSet" => &mut self.state.workloads.replica_sets,
+            "StatefulSet" => &mut self.state.workloads.stateful_sets,
+            "ReplicationController" => &mut self.state.workloads.replication_controllers,
             _ => return,
         };
         let delta = delta::store(map, named(namespace, name), selector);
@@ -159,96 +158,60 @@ impl Cluster {
 
     /// Adds or replaces the labels of a namespace.
     pub fn insert_namespace(&mut self, name: &str, labels: Labels) {
-        let delta = delta::store(&mut self.state.namespaces, name.to_owned(), labels);
+        let delta = delta::store(
+            &mut self.state.workloads.namespaces,
+            name.to_owned(),
+            labels,
+        );
         self.counted(delta);
     }
 
     /// Adds or replaces a parsed PersistentVolumeClaim.
     pub fn insert_volume_claim(&mut self, claim: VolumeClaim) {
         let key = named(&claim.namespace, &claim.name);
-        let delta = delta::store(&mut self.state.volume_claims, key, claim);
+        let delta = delta::store(&mut self.state.storage.claims, key, claim);
         self.counted(delta);
     }
 
     /// Adds or replaces a parsed PersistentVolume.
     pub fn insert_volume(&mut self, volume: Volume) {
         let key = volume.name.clone();
-        let delta = delta::store(&mut self.state.volumes, key, volume);
+        let delta = delta::store(&mut self.state.storage.volumes, key, volume);
         self.counted(delta);
     }
 
     /// Adds or replaces a parsed StorageClass.
     pub fn insert_storage_class(&mut self, class: StorageClass) {
         let key = class.name.clone();
-        let delta = delta::store(&mut self.state.storage_classes, key, class);
+        let delta = delta::store(&mut self.state.storage.classes, key, class);
         self.counted(delta);
     }
 
     /// Sets how many volumes each CSI driver can attach to a node.
     pub fn insert_attach_limits(&mut self, node: &str, limits: BTreeMap<String, u32>) {
-        let delta = delta::store(&mut self.state.csi_nodes, node.to_owned(), limits);
+        let delta = delta::store(&mut self.state.storage.csi_nodes, node.to_owned(), limits);
         self.counted(delta);
     }
 
     /// Adds or replaces a parsed VolumeAttachment.
     pub fn insert_volume_attachment(&mut self, attachment: VolumeAttachment) {
         let key = attachment.name.clone();
-        let delta = delta::store(&mut self.state.volume_attachments, key, attachment);
+        let delta = delta::store(&mut self.state.storage.attachments, key, attachment);
         self.index_attachment(&delta);
-    }
-
-    /// Sets the marks of a node; without such a node, nothing happens.
-    pub fn insert_marks(&mut self, marks: &Marks) {
-        let State { nodes, joining, .. } = &self.state;
-        let states = if marks.claim { joining } else { nodes };
-        if let Some(state) = states.get(&marks.name).cloned() {
-            self.state.change_state(&state, |node| {
-                node.marked_for_deletion = marks.for_deletion;
-                node.nominated_until = marks.nominated_until;
-            });
-        }
     }
 
     /// Adds or replaces many pods. The pods of a node are added at once, which takes linear time.
     pub fn insert_pods(&mut self, pods: impl IntoIterator<Item = Pod>) {
-        let mut by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
-        for pod in pods {
-            let (namespace, name) = (&pod.key.namespace, &pod.key.name);
-            if self.state.pods.get(namespace, name).is_some() {
-                self.add_bound(std::mem::take(&mut by_node));
-                self.insert_pod(pod);
-                continue;
-            }
-            let pod = Arc::new(self.shared(pod));
-            self.state.epoch += 1;
-            self.state.remember_daemon_pod(&pod);
-            self.state.pods.insert(pod.clone());
-            match &pod.node_name {
-                Some(node) => by_node.entry(node.clone()).or_default().push(pod),
-                None => {
-                    let key = named(&pod.key.namespace, &pod.key.name);
-                    self.state.unbound.insert_mut(key, pod);
-                }
-            }
-        }
-        self.add_bound(by_node);
-    }
-
-    fn add_bound(&mut self, by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>>) {
-        for (node, pods) in by_node {
-            let present = self.state.by_node.get(&node);
-            let mut all = present
-                .map(|pods| NodePods::clone(pods))
-                .unwrap_or_default();
-            all.extend(pods);
-            self.state.by_node.insert_mut(node, Arc::new(all));
-        }
+        let pods = pods.into_iter().map(|pod| Arc::new(self.shared(pod)));
+        let pods: Vec<Arc<Pod>> = pods.collect();
+        self.state.epoch += pods.len() as u64;
+        self.state.pods.insert_all(pods);
     }
 
     /// Returns the pod with its shape, limits, owners and node name shared with other pods.
     pub(super) fn shared(&mut self, mut pod: Pod) -> Pod {
         if let Some(node) = &mut pod.node_name
-            && let Some((known, _)) = self.state.by_node.get_key_value(&**node)
+            && let Some(known) = self.state.pods.node_name(node)
         {
             node.clone_from(known);
         }

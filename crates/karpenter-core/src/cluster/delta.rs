@@ -157,7 +157,11 @@ mod tests {
 
     #[test]
     fn every_update_returns_the_versions_before_and_after_it() {
+        use karpenter_api::v1::NodeClaim;
+
         use super::super::*;
+        use crate::pod::Pod;
+
         let of_spec = |spec: Value| json!({ "spec": spec });
         let labeled = |team: &str| json!({ "metadata": { "labels": { "team": team } } });
         let selecting = |app: &str| of_spec(json!({ "selector": { "app": app } }));

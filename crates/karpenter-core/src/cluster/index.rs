@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 
 /// Names of objects by a value of theirs, for example Nodes by provider id. Cloning is O(1).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     names: RedBlackTreeMapSync<Arc<str>, Names>,
 }
@@ -48,12 +48,6 @@ impl Names {
 }
 
 impl Index {
-    pub(super) fn new() -> Self {
-        Self {
-            names: RedBlackTreeMapSync::new_sync(),
-        }
-    }
-
     /// Iterates over the names of the objects with this value, sorted.
     pub(super) fn names(&self, value: &str) -> impl Iterator<Item = &Arc<str>> {
         self.names.get(value).into_iter().flat_map(Names::iter)
@@ -99,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_object_has_one_value_and_the_objects_of_a_value_are_sorted() {
-        let mut index = Index::new();
+        let mut index = Index::default();
         for name in ["c", "a", "b"] {
             index.update(name, None, Some("x"));
         }
@@ -116,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_object_is_recorded_once_and_others_of_its_value_stay() {
-        let mut index = Index::new();
+        let mut index = Index::default();
         index.update("a", None, Some("x"));
         index.update("a", None, Some("x"));
         assert_eq!(names(&index, "x"), ["a"]);

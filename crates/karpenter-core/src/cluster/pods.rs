@@ -1,21 +1,30 @@
-//! The pods of the model by namespace and name.
+//! The pods of the model: by namespace and name, by node, and those without a node.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use rpds::HashTrieMapSync;
+use karpenter_api::k8s_openapi::api::core::v1 as corev1;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 
+use super::state::NamespacedMap;
+use super::{Cluster, DaemonSet, Delta, NodePods, Snapshot, named};
 use crate::pod::Pod;
 
-/// Pods by namespace and name, which are those in the pod: a large cluster has a million pods, and a copy of their names
-/// would take a fifth of their memory. Cloning is O(1).
-#[derive(Clone, Debug)]
+/// The pods.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
-    pods: HashTrieMapSync<ByName, ()>,
+    by_name: HashTrieMapSync<ByName, ()>,
+    unbound: NamespacedMap<Pod>,
+    /// By name, so that the pods of all nodes are found in the order of the nodes.
+    by_node: RedBlackTreeMapSync<Arc<str>, Arc<NodePods>>,
+    /// The newest pod of each DaemonSet, by the uid of the set.
+    of_daemon_sets: HashTrieMapSync<String, Arc<Pod>>,
 }
 
-/// A pod that is found by its namespace and name.
+/// A pod that is found by its namespace and name, which are those in the pod: a large cluster has a million pods, and a copy of
+/// their names would take a fifth of their memory.
 #[derive(Clone, Debug)]
 struct ByName(Arc<Pod>);
 
@@ -70,34 +79,192 @@ impl<'n> Borrow<dyn HasName + 'n> for ByName {
 }
 
 impl Pods {
-    pub(super) fn new() -> Self {
-        Self {
-            pods: HashTrieMapSync::new_sync(),
-        }
-    }
-
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
         let key: &dyn HasName = &(namespace, name);
-        self.pods.get_key_value(key).map(|(pod, ())| &pod.0)
+        self.by_name.get_key_value(key).map(|(pod, ())| &pod.0)
     }
 
     /// Adds a pod, or replaces the one of its name.
     pub(super) fn insert(&mut self, pod: Arc<Pod>) {
-        self.pods.insert_mut(ByName(pod), ());
+        self.record(&pod);
+        if let Some(node) = &pod.node_name {
+            self.change_node(node, |pods| pods.insert(&pod));
+        }
     }
 
-    pub(super) fn remove(&mut self, namespace: &str, name: &str) {
+    /// Adds or replaces many pods. The pods of a node are added at once, which takes linear time.
+    pub(super) fn insert_all(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
+        let mut by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in pods {
+            let known = self.get(&pod.key.namespace, &pod.key.name);
+            if known.is_some_and(|known| known.node_name.is_some()) {
+                // It may be one of those that are not bound yet.
+                self.bind(std::mem::take(&mut by_node));
+            }
+            self.record(&pod);
+            if let Some(node) = &pod.node_name {
+                by_node.entry(node.clone()).or_default().push(pod);
+            }
+        }
+        self.bind(by_node);
+    }
+
+    fn bind(&mut self, by_node: BTreeMap<Arc<str>, Vec<Arc<Pod>>>) {
+        for (node, pods) in by_node {
+            self.change_node(&node, |bound| bound.extend(pods));
+        }
+    }
+
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let pod = self.get(namespace, name).cloned()?;
         let key: &dyn HasName = &(namespace, name);
-        self.pods.remove_mut(key);
+        self.by_name.remove_mut(key);
+        self.unbind(&pod);
+        Some(pod)
+    }
+
+    fn unbind(&mut self, pod: &Pod) {
+        match &pod.node_name {
+            Some(node) => self.change_node(node, |pods| pods.remove(pod)),
+            None => {
+                let key = named(&pod.key.namespace, &pod.key.name);
+                self.unbound.remove_mut(&key);
+            }
+        }
+    }
+
+    /// Adds a pod, or replaces the one of its name, except that it is not added to the pods of its node.
+    fn record(&mut self, pod: &Arc<Pod>) {
+        let (namespace, name) = (&pod.key.namespace, &pod.key.name);
+        if let Some(old) = self.get(namespace, name).cloned() {
+            self.unbind(&old);
+        }
+        self.by_name.insert_mut(ByName(pod.clone()), ());
+        if pod.node_name.is_none() {
+            let key = named(namespace, name);
+            self.unbound.insert_mut(key, pod.clone());
+        }
+        let mut owners = pod.owners.iter();
+        if let Some(set) = owners.find(|owner| owner.kind == "DaemonSet" && owner.controller) {
+            let age = |pod: &Pod| (pod.created_at, pod.key.uid.clone());
+            let newest = self.of_daemon_sets.get(&set.uid);
+            if newest.is_none_or(|known| age(known) <= age(pod)) {
+                self.of_daemon_sets.insert_mut(set.uid.clone(), pod.clone());
+            }
+        }
+    }
+
+    fn change_node(&mut self, node: &Arc<str>, change: impl FnOnce(&mut NodePods)) {
+        let present = self.by_node.get(node);
+        let mut pods = present.map_or_else(NodePods::default, |pods| NodePods::clone(pods));
+        change(&mut pods);
+        if pods.pods().is_empty() {
+            self.by_node.remove_mut(node);
+        } else {
+            self.by_node.insert_mut(node.clone(), Arc::new(pods));
+        }
+    }
+
+    /// Sets the newest pod of the DaemonSet with this uid.
+    pub(super) fn insert_daemon_pod(&mut self, uid: &str, pod: Arc<Pod>) {
+        self.of_daemon_sets.insert_mut(uid.to_owned(), pod);
+    }
+
+    /// Returns the copy of a node's name that its pods share.
+    pub(super) fn node_name(&self, name: &str) -> Option<&Arc<str>> {
+        self.by_node.get_key_value(name).map(|(name, _)| name)
+    }
+}
+
+/// Reports whether two states of a pod differ only in readiness and in the times of readiness and scheduling.
+fn only_progress(old: &Pod, new: &Pod) -> bool {
+    *old == Pod {
+        gated: old.gated,
+        ready: old.ready,
+        ready_since: old.ready_since,
+        scheduled_since: old.scheduled_since,
+        ..new.clone()
+    }
+}
+
+impl Cluster {
+    /// Adds or replaces a pod.
+    pub fn apply_pod(&mut self, pod: &corev1::Pod) -> Delta<Pod> {
+        self.insert_pod(Pod::parse(pod))
+    }
+
+    /// Adds or replaces a parsed pod.
+    pub fn insert_pod(&mut self, pod: Pod) -> Delta<Pod> {
+        let pod = self.shared(pod);
+        let known = self.state.pods.get(&pod.key.namespace, &pod.key.name);
+        let before = known.cloned();
+        if before.as_deref() == Some(&pod) {
+            return Delta::unchanged(before);
+        }
+        let progress = before
+            .as_deref()
+            .is_some_and(|old| only_progress(old, &pod));
+        self.state.epoch += u64::from(!progress);
+        let after = Arc::new(pod);
+        self.state.pods.insert(after.clone());
+        Delta {
+            before,
+            after: Some(after),
+        }
+    }
+
+    /// Removes a pod.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) -> Delta<Pod> {
+        let before = self.state.pods.remove(namespace, name);
+        self.counted(Delta::removed(before))
+    }
+}
+
+impl Snapshot {
+    /// Returns a pod.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
+        self.state.pods.get(namespace, name)
     }
 
     /// Iterates over all pods, in no particular order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.pods.keys().map(|pod| &pod.0)
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.state.pods.by_name.keys().map(|pod| &pod.0)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.pods.size()
+    /// Returns the number of pods.
+    pub fn pod_count(&self) -> usize {
+        self.state.pods.by_name.size()
+    }
+
+    /// Returns the pods bound to a Node.
+    pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
+        self.state
+            .pods
+            .by_node
+            .get(node)
+            .map(|pods| pods.pods())
+            .unwrap_or_default()
+    }
+
+    /// Returns the pods bound to a Node, with the sums of their requests.
+    pub fn node_pods(&self, node: &str) -> Option<&Arc<NodePods>> {
+        self.state.pods.by_node.get(node)
+    }
+
+    /// Iterates over node names with the pods bound to them, by name. A name need not have a Node.
+    pub fn bound_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<NodePods>)> {
+        self.state.pods.by_node.iter()
+    }
+
+    /// Iterates over pods without a node, by namespace and name.
+    pub fn unbound_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.state.pods.unbound.values()
+    }
+
+    /// Iterates over DaemonSets by namespace and name, each with its newest pod, if there is one.
+    pub fn daemon_sets(&self) -> impl Iterator<Item = (&Arc<DaemonSet>, Option<&Arc<Pod>>)> {
+        let sets = self.state.workloads.daemon_sets.values();
+        sets.map(|set| (set, self.state.pods.of_daemon_sets.get(&set.uid)))
     }
 }
 
@@ -113,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_pod_replaces_the_pod_of_its_name_and_no_other_and_a_copy_stays() {
-        let mut pods = Pods::new();
+        let mut pods = Pods::default();
         pods.insert(pod("a", "web", 1));
         pods.insert(pod("b", "web", 2));
         let before = pods.clone();
@@ -123,12 +290,12 @@ mod tests {
             pods.get("a", "web")
                 .is_some_and(|pod| Arc::ptr_eq(pod, &new))
         );
-        assert_eq!(pods.len(), 2);
+        assert_eq!(pods.by_name.size(), 2);
         pods.remove("b", "web");
         assert!(pods.get("b", "web").is_none());
-        let left: Vec<&Arc<Pod>> = pods.iter().collect();
+        let left: Vec<&Arc<Pod>> = pods.by_name.keys().map(|pod| &pod.0).collect();
         assert_eq!(left, [&new]);
-        assert_eq!(before.len(), 2);
+        assert_eq!(before.by_name.size(), 2);
         assert_eq!(before.get("a", "web"), Some(&pod("a", "web", 1)));
     }
 }

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
 
 use super::state::State;
 use super::{
-    ClusterConfig, ControllerSelector, DaemonSet, Labels, NodePods, NodeState, StorageClass,
-    Volume, VolumeAttachment, VolumeClaim, named,
+    ClusterConfig, ControllerSelector, Labels, NodePods, NodeState, StorageClass, Volume,
+    VolumeAttachment, VolumeClaim, named,
 };
 use crate::instance_type::InstanceType;
 use crate::pod::{Pod, UnixSecond};
@@ -70,29 +69,27 @@ impl Snapshot {
     /// one reads memory in order, so that a pass can look at all nodes repeatedly.
     pub(crate) fn node_table(&self) -> &[TableRow] {
         self.table.get_or_init(|| {
-            let mut rows = Vec::with_capacity(self.state.nodes.size() + self.state.joining.size());
-            let mut bound = self.state.by_node.iter().peekable();
-            for state in self.nodes_in_maps() {
+            let mut rows = Vec::with_capacity(self.state.nodes.len());
+            let mut bound = self.bound_pods().peekable();
+            for state in self.state.nodes.iter() {
                 let name = state.name();
                 // Both are in the order of names, until NodeClaims follow.
                 let pods = match state.node.is_some() {
                     true => {
                         while bound.next_if(|(other, _)| ***other < *name).is_some() {}
-                        bound.next_if(|(other, _)| ***other == *name)
+                        bound
+                            .next_if(|(other, _)| ***other == *name)
+                            .map(|(_, pods)| pods)
                     }
-                    false => self.state.by_node.get_key_value(name),
+                    false => self.node_pods(name),
                 };
                 rows.push(TableRow {
-                    pods: pods.map(|(_, pods)| pods.clone()),
+                    pods: pods.cloned(),
                     state: state.clone(),
                 });
             }
             rows.into()
         })
-    }
-
-    fn nodes_in_maps(&self) -> impl Iterator<Item = &Arc<NodeState>> {
-        self.state.nodes.values().chain(self.state.joining.values())
     }
 
     /// Returns a copy whose state can be changed.
@@ -120,9 +117,7 @@ impl Snapshot {
     pub fn without(&self, nodes: &[&str]) -> Self {
         let mut copy = self.unshared();
         for name in nodes {
-            if let Some(state) = copy.state.node(name).cloned() {
-                copy.state.remove_state(&state);
-            }
+            copy.state.nodes.remove(name);
         }
         copy
     }
@@ -137,25 +132,13 @@ impl Snapshot {
             return self.clone();
         }
         let mut copy = self.unshared();
-        let mut by_target: BTreeMap<Arc<str>, Vec<Arc<Pod>>> = BTreeMap::new();
-        for (pod, target) in nominated {
+        let bound = nominated.iter().map(|(pod, target)| {
             let node = self.node(target);
-            let target: Arc<str> = node.map_or(target.as_str(), |node| node.name()).into();
             let mut bound = Pod::clone(pod);
-            bound.node_name = Some(target.clone());
-            let bound = Arc::new(bound);
-            copy.state.unbind(pod);
-            copy.state.pods.insert(bound.clone());
-            by_target.entry(target).or_default().push(bound);
-        }
-        for (target, bound) in by_target {
-            let present = copy.state.by_node.get(&target);
-            let mut pods = present
-                .map(|pods| NodePods::clone(pods))
-                .unwrap_or_default();
-            pods.extend(bound);
-            copy.state.by_node.insert_mut(target, Arc::new(pods));
-        }
+            bound.node_name = Some(node.map_or(target.as_str(), |node| node.name()).into());
+            Arc::new(bound)
+        });
+        copy.state.pods.insert_all(bound);
         copy
     }
 
@@ -192,9 +175,7 @@ impl Snapshot {
             if lowest.is_none_or(|lowest| pod.shape.priority <= lowest) {
                 let mut tried = Pod::clone(&pod);
                 tried.unschedulable = true;
-                let (tried, key) = (Arc::new(tried), named(&pod.key.namespace, &pod.key.name));
-                copy.state.pods.insert(tried.clone());
-                copy.state.unbound.insert_mut(key, tried);
+                copy.state.pods.insert(Arc::new(tried));
             }
         }
         copy
@@ -205,7 +186,6 @@ impl Snapshot {
     pub fn without_pods(&self, pods: &[Arc<Pod>]) -> Self {
         let mut copy = self.unshared();
         for pod in pods {
-            copy.state.unbind(pod);
             copy.state.pods.remove(&pod.key.namespace, &pod.key.name);
         }
         copy
@@ -227,77 +207,9 @@ impl Snapshot {
     /// Iterates over Nodes by name, then over NodeClaims without a Node by name.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeState>> {
         let table = self.table.get();
-        let in_maps = table.is_none().then(|| self.nodes_in_maps());
+        let in_maps = table.is_none().then(|| self.state.nodes.iter());
         let in_table = table.into_iter().flatten().map(|row| &row.state);
         in_table.chain(in_maps.into_iter().flatten())
-    }
-
-    /// Returns the node with this Node or NodeClaim name.
-    pub fn node(&self, name: &str) -> Option<&Arc<NodeState>> {
-        self.state.node(name)
-    }
-
-    /// Returns the node with this provider id.
-    pub fn node_by_provider_id(&self, provider_id: &str) -> Option<&Arc<NodeState>> {
-        self.node(self.state.name_by_provider_id(provider_id)?)
-    }
-
-    /// Returns the Node of this name, as it was applied.
-    pub fn node_object(&self, name: &str) -> Option<&Arc<corev1::Node>> {
-        self.state.stored_nodes.get(name).map(|node| &node.object)
-    }
-
-    /// Iterates over Nodes, as they were applied, by name.
-    pub fn node_objects(&self) -> impl Iterator<Item = &Arc<corev1::Node>> {
-        self.state.stored_nodes.values().map(|node| &node.object)
-    }
-
-    /// Iterates over the Nodes with this provider id, as they were applied, by name; usually one.
-    pub fn node_objects_by_provider_id(
-        &self,
-        provider_id: &str,
-    ) -> impl Iterator<Item = &Arc<corev1::Node>> {
-        let names = self.state.nodes_by_id.names(provider_id);
-        names.filter_map(|name| self.node_object(name))
-    }
-
-    /// Iterates over the NodeClaims with this provider id, by name; usually one.
-    pub fn node_claims_by_provider_id(
-        &self,
-        provider_id: &str,
-    ) -> impl Iterator<Item = &Arc<NodeClaim>> {
-        let names = self.state.claims_by_id.names(provider_id);
-        names.filter_map(|name| self.node_claim(name))
-    }
-
-    /// Iterates over the NodeClaims of a NodePool, by name.
-    pub fn node_claims_of_pool(&self, pool: &str) -> impl Iterator<Item = &Arc<NodeClaim>> {
-        let names = self.state.claims_by_pool.names(pool);
-        names.filter_map(|name| self.node_claim(name))
-    }
-
-    /// Returns the pods bound to a Node.
-    pub fn pods_on(&self, node: &str) -> &[Arc<Pod>] {
-        self.state
-            .by_node
-            .get(node)
-            .map(|pods| pods.pods())
-            .unwrap_or_default()
-    }
-
-    /// Returns the pods bound to a Node, with the sums of their requests.
-    pub fn node_pods(&self, node: &str) -> Option<&Arc<NodePods>> {
-        self.state.by_node.get(node)
-    }
-
-    /// Iterates over node names with the pods bound to them, by name. A name need not have a Node.
-    pub fn bound_pods(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<NodePods>)> {
-        self.state.by_node.iter()
-    }
-
-    /// Iterates over pods without a node, by namespace and name.
-    pub fn unbound_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.state.unbound.values()
     }
 
     /// Iterates over pods for which kube-scheduler found no node.
@@ -314,74 +226,45 @@ impl Snapshot {
             .filter(|pod| pod.is_reschedulable())
     }
 
-    /// Returns a pod.
-    pub fn pod(&self, namespace: &str, name: &str) -> Option<&Arc<Pod>> {
-        self.state.pods.get(namespace, name)
-    }
-
-    /// Iterates over all pods, in no particular order.
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.state.pods.iter()
-    }
-
-    /// Returns the number of pods.
-    pub fn pod_count(&self) -> usize {
-        self.state.pods.len()
-    }
-
     /// Iterates over NodePools by name.
     pub fn node_pools(&self) -> impl Iterator<Item = &Arc<NodePool>> {
-        self.state.pools.values()
+        self.state.catalogue.pools.values()
     }
 
     /// Returns a NodePool.
     pub fn node_pool(&self, name: &str) -> Option<&Arc<NodePool>> {
-        self.state.pools.get(name)
-    }
-
-    /// Iterates over NodeClaims by name.
-    pub fn node_claims(&self) -> impl Iterator<Item = &Arc<NodeClaim>> {
-        self.state.claims.values()
-    }
-
-    /// Returns a NodeClaim.
-    pub fn node_claim(&self, name: &str) -> Option<&Arc<NodeClaim>> {
-        self.state.claims.get(name)
+        self.state.catalogue.pools.get(name)
     }
 
     /// Iterates over NodeOverlays by name.
     pub fn node_overlays(&self) -> impl Iterator<Item = &Arc<NodeOverlay>> {
-        self.state.overlays.values()
+        self.state.catalogue.overlays.values()
     }
 
     /// Returns the instance types of a NodePool before NodeOverlays, or the provider's error; `None` if they are not known yet.
     pub fn instance_types(&self, pool: &str) -> Option<&Result<Arc<[InstanceType]>, String>> {
-        self.state.instance_types.get(pool)
+        self.state.catalogue.instance_types.get(pool)
     }
 
     /// Iterates over the names of the NodePools whose instance types were set; such a NodePool need not exist.
     pub fn instance_type_pools(&self) -> impl Iterator<Item = &str> {
-        self.state.instance_types.keys().map(String::as_str)
-    }
-
-    /// Iterates over DaemonSets by namespace and name, each with its newest pod, if there is one.
-    pub fn daemon_sets(&self) -> impl Iterator<Item = (&Arc<DaemonSet>, Option<&Arc<Pod>>)> {
         self.state
-            .daemon_sets
-            .values()
-            .map(|set| (set, self.state.daemon_pods.get(&set.uid)))
+            .catalogue
+            .instance_types
+            .keys()
+            .map(String::as_str)
     }
 
     /// Iterates over PodDisruptionBudgets by namespace and name.
     pub fn pdbs(&self) -> impl Iterator<Item = &Arc<PodDisruptionBudget>> {
-        self.state.pdbs.values()
+        self.state.workloads.pdbs.values()
     }
 
     /// Iterates over the PodDisruptionBudgets of a namespace, by name.
     pub fn pdbs_of(&self, namespace: &str) -> impl Iterator<Item = &Arc<PodDisruptionBudget>> {
         let from = named(namespace, "");
         let namespace = namespace.to_owned();
-        let following = self.state.pdbs.range(from..);
+        let following = self.state.workloads.pdbs.range(from..);
         following
             .take_while(move |(key, _)| key.0 == namespace)
             .map(|(_, budget)| budget)
@@ -391,6 +274,7 @@ impl Snapshot {
     pub fn service_selectors(&self, namespace: &str) -> impl Iterator<Item = &Option<Labels>> {
         let from = named(namespace, "");
         self.state
+            .workloads
             .services
             .range(from..)
             .take_while({
@@ -408,9 +292,9 @@ impl Snapshot {
         name: &str,
     ) -> Option<&ControllerSelector> {
         let map = match kind {
-            "ReplicaSet" => &self.state.replica_sets,
-            "StatefulSet" => &self.state.stateful_sets,
-            "ReplicationController" => &self.state.replication_controllers,
+            "ReplicaSet" => &self.state.workloads.replica_sets,
+            "StatefulSet" => &self.state.workloads.stateful_sets,
+            "ReplicationController" => &self.state.workloads.replication_controllers,
             _ => return None,
         };
         map.get(&named(namespace, name)).map(AsRef::as_ref)
@@ -419,6 +303,7 @@ impl Snapshot {
     /// Iterates over namespaces with their labels, by name.
     pub fn namespaces(&self) -> impl Iterator<Item = (&String, &Labels)> {
         self.state
+            .workloads
             .namespaces
             .iter()
             .map(|(name, labels)| (name, labels.as_ref()))
@@ -426,34 +311,32 @@ impl Snapshot {
 
     /// Returns the labels of a namespace.
     pub fn namespace_labels(&self, name: &str) -> Option<&Labels> {
-        self.state.namespaces.get(name).map(AsRef::as_ref)
+        self.state.workloads.namespaces.get(name).map(AsRef::as_ref)
     }
 
     /// Returns a PersistentVolumeClaim.
     pub fn volume_claim(&self, namespace: &str, name: &str) -> Option<&VolumeClaim> {
         self.state
-            .volume_claims
+            .storage
+            .claims
             .get(&named(namespace, name))
             .map(AsRef::as_ref)
     }
 
     /// Returns a PersistentVolume.
     pub fn volume(&self, name: &str) -> Option<&Volume> {
-        self.state.volumes.get(name).map(AsRef::as_ref)
+        self.state.storage.volumes.get(name).map(AsRef::as_ref)
     }
 
     /// Returns a StorageClass.
     pub fn storage_class(&self, name: &str) -> Option<&StorageClass> {
-        self.state.storage_classes.get(name).map(AsRef::as_ref)
+        self.state.storage.classes.get(name).map(AsRef::as_ref)
     }
 
     /// Returns the newest default StorageClass; of equally old ones the first by name.
     pub fn default_storage_class(&self) -> Option<&StorageClass> {
-        let default = self
-            .state
-            .storage_classes
-            .values()
-            .filter(|class| class.default);
+        let classes = self.state.storage.classes.values();
+        let default = classes.filter(|class| class.default);
         default.map(AsRef::as_ref).min_by(|a, b| {
             b.created_at
                 .cmp(&a.created_at)
@@ -463,7 +346,7 @@ impl Snapshot {
 
     /// Returns how many volumes each CSI driver can attach to a node.
     pub fn attach_limits(&self, node: &str) -> Option<&BTreeMap<String, u32>> {
-        self.state.csi_nodes.get(node).map(AsRef::as_ref)
+        self.state.storage.csi_nodes.get(node).map(AsRef::as_ref)
     }
 
     /// Iterates over the VolumeAttachments of a node, by name.
@@ -471,33 +354,33 @@ impl Snapshot {
         &self,
         node: &str,
     ) -> impl Iterator<Item = &Arc<VolumeAttachment>> {
-        let names = self.state.volume_attachments_by_node.names(node);
-        names.filter_map(|name| self.state.volume_attachments.get(&**name))
+        let names = self.state.storage.attachments_by_node.names(node);
+        names.filter_map(|name| self.state.storage.attachments.get(&**name))
     }
 
     /// Iterates over ResourceSlices by name.
     pub fn resource_slices(&self) -> impl Iterator<Item = &Arc<ResourceSlice>> {
-        self.state.resource_slices.values()
+        self.state.devices.slices.values()
     }
 
     /// Returns a ResourceClaim.
     pub fn resource_claim(&self, namespace: &str, name: &str) -> Option<&Arc<ResourceClaim>> {
-        self.state.resource_claims.get(&named(namespace, name))
+        self.state.devices.claims.get(&named(namespace, name))
     }
 
     /// Iterates over ResourceClaims by namespace and name.
     pub fn resource_claims(&self) -> impl Iterator<Item = &Arc<ResourceClaim>> {
-        self.state.resource_claims.values()
+        self.state.devices.claims.values()
     }
 
     /// Iterates over DeviceClasses by name.
     pub fn device_classes(&self) -> impl Iterator<Item = &Arc<DeviceClass>> {
-        self.state.device_classes.values()
+        self.state.devices.classes.values()
     }
 
     /// Returns a DeviceClass.
     pub fn device_class(&self, name: &str) -> Option<&Arc<DeviceClass>> {
-        self.state.device_classes.get(name)
+        self.state.devices.classes.get(name)
     }
 }
 
@@ -511,7 +394,7 @@ mod tests {
     /// Returns the names of the nodes with those of their pods, by the table and by the maps.
     fn rows(snapshot: &Snapshot) -> [Vec<(String, Vec<String>)>; 2] {
         let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| pod.key.name.clone()).collect();
-        let in_maps = snapshot.nodes_in_maps().map(|state| {
+        let in_maps = snapshot.state.nodes.iter().map(|state| {
             let name = state.name().to_owned();
             (name, names(snapshot.pods_on(state.name())))
         });

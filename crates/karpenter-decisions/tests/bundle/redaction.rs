@@ -27,6 +27,11 @@ fn redacted() -> String {
         } },
         "spec": { "providerID": "aws:///a" }, "status": {},
     })));
+    cluster.apply_pod(&read(json!({
+        "metadata": { "name": "SECRET-pod", "namespace": "SECRET-namespace", "uid": "SECRET-uid" },
+        "spec": { "containers": [], "schedulerName": "SECRET-scheduler", "nodeName": "SECRET-node" },
+        "status": { "phase": "Pending", "nominatedNodeName": "SECRET-nominated" },
+    })));
     cluster.apply_node_pool(&read(json!({
         "metadata": { "name": "default" },
         "spec": { "template": {
@@ -47,6 +52,14 @@ fn redacted() -> String {
     let bundle = Bundle::new("aws", "0.1.0", cluster.snapshot(), Settings::at(now()));
     let (bundle, _) = redact(&bundle, Redaction::Names, None).unwrap();
     lines(&file(&bundle)).join("\n")
+}
+
+#[test]
+fn no_name_of_a_pod_is_left() {
+    let text = redacted();
+    for of in ["pod", "namespace", "uid", "scheduler", "node", "nominated"] {
+        assert!(!text.contains(&format!("SECRET-{of}")), "{of}: {text}");
+    }
 }
 
 #[test]

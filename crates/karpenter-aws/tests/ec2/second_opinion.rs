@@ -107,6 +107,8 @@ async fn image(aws: &Aws) -> String {
 /// Returns an instance in a subnet of the account, to launch with a template that does not exist.
 fn fleet(subnet: &ec2::Subnet, image: &str) -> Fleet {
     let zone = subnet.availability_zone().unwrap();
+    // A tag specification without tags is refused before the template is looked up.
+    let tags = [("karpenter.sh/nodepool", "default")];
     Fleet {
         configs: vec![Config {
             template: "missing".into(),
@@ -121,7 +123,7 @@ fn fleet(subnet: &ec2::Subnet, image: &str) -> Fleet {
         }],
         purchase: Purchase::OnDemand,
         prioritized: false,
-        tags: BTreeMap::new(),
+        tags: tags.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         context: None,
     }
 }

@@ -2,7 +2,17 @@
 //!
 //! UPSTREAM: pkg/controllers/nodeclaim/podevents/controller.go
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use karpenter_api::v1::NodeClaim;
+
+use super::after;
 use crate::pod::Pod;
+
+/// Least time between two writes. Shorter than the delay of a validation, so that none misses an event.
+const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the node of a pod event, if the change is one.
 pub fn event_node<'a>(before: Option<&'a Pod>, after: Option<&'a Pod>) -> Option<&'a str> {
@@ -12,6 +22,17 @@ pub fn event_node<'a>(before: Option<&'a Pod>, after: Option<&'a Pod>) -> Option
     let ended = after.is_terminal() && before.is_some_and(|b| !b.is_terminal());
     let ending = after.deleted_at.is_some() && before.is_some_and(|b| b.deleted_at.is_none());
     (!after.is_owned_by_daemon_set() && (bound || ended || ending)).then_some(node)
+}
+
+/// Returns the NodeClaim with the time of a pod event on its node, to be written; `None` if it has a time less than ten seconds ago.
+pub fn recorded(claim: &NodeClaim, now: Timestamp) -> Option<NodeClaim> {
+    let known = claim.status.last_pod_event_time.as_ref();
+    if known.is_some_and(|known| now < after(known.0, MIN_INTERVAL)) {
+        return None;
+    }
+    let mut claim = claim.clone();
+    claim.status.last_pod_event_time = Some(Time(now));
+    Some(claim)
 }
 
 #[cfg(test)]
@@ -45,5 +66,15 @@ mod tests {
         assert_eq!(event_node(Some(&running), None), None);
         assert_eq!(event_node(None, Some(&unbound)), None);
         assert_eq!(event_node(None, Some(&daemon)), None);
+    }
+
+    #[test]
+    fn two_pod_events_within_ten_seconds_are_written_once() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let time = |claim: &NodeClaim| claim.status.last_pod_event_time.as_ref().map(|it| it.0);
+        let first = recorded(&NodeClaim::new("a", Default::default()), at(100)).unwrap();
+        assert_eq!(time(&first), Some(at(100)));
+        assert_eq!(recorded(&first, at(109)), None);
+        assert_eq!(time(&recorded(&first, at(110)).unwrap()), Some(at(110)));
     }
 }

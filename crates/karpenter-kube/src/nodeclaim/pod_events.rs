@@ -5,19 +5,14 @@
 //! UPSTREAM: pkg/controllers/nodeclaim/podevents/controller.go
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::lifecycle::pod_events::event_node;
+use karpenter_core::lifecycle::pod_events::{event_node, recorded};
 
 use crate::client::patch::Lock;
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
 use crate::model::{Change, View};
-
-/// Shorter than the interval between two disruption passes, so that none misses an event.
-const MIN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maintains `status.lastPodEventTime`.
 #[derive(Debug)]
@@ -53,12 +48,9 @@ impl Controller for PodEvents {
         let Some(claim) = self.cx.managed_claim(&view, &key.name) else {
             return Ok(Next::Wait);
         };
-        let known = claim.status.last_pod_event_time.as_ref().map(|t| t.0);
-        if known.is_some_and(|at| self.cx.clock.since(at) < MIN_INTERVAL) {
+        let Some(after) = recorded(&claim, self.cx.clock.now()) else {
             return Ok(Next::Wait);
-        }
-        let mut after = NodeClaim::clone(&claim);
-        after.status.last_pod_event_time = Some(Time(self.cx.clock.now()));
+        };
         // No other controller writes this field.
         self.cx
             .claim_writes

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -11,16 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Cluster;
-use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::pod_events::event_node;
+use karpenter_core::lifecycle::pod_events::{event_node, recorded};
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
 use super::objects::{Kind, Named, Object, Objects, Stored, is_disrupted};
 use super::{Halt, World};
-
-/// How often the time of the last pod event of a node is written.
-const POD_EVENTS: Duration = Duration::from_secs(10);
 
 impl World {
     /// Counts a write of the controllers.
@@ -258,10 +253,8 @@ impl World {
     fn pod_event(&mut self, node: &str) {
         let now = self.now;
         self.change::<NodeClaim>(node, |claim| {
-            let known = claim.status.last_pod_event_time.as_ref();
-            let is_recent = known.is_some_and(|known| now < after(known.0, POD_EVENTS));
-            if !claim.is_deleting() && !is_recent {
-                claim.status.last_pod_event_time = Some(Time(now));
+            if let Some(recorded) = recorded(claim, now) {
+                *claim = recorded;
             }
         });
     }

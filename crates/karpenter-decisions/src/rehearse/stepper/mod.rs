@@ -17,14 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::cluster::{Cluster, Snapshot};
 use karpenter_core::disruption::{DisruptionRequest, Planner};
-use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
-use karpenter_core::lifecycle::pod_events::event_node;
+use karpenter_core::lifecycle::pod_events::{event_node, recorded};
 use karpenter_core::lifecycle::provisioning::{BatchWindow, PlacedBuffers, Provisioning};
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy, Solver};
@@ -44,9 +42,6 @@ use queue::{Event, Queue};
 pub(super) use report::Outcome;
 use report::Report;
 use timing::Timing;
-
-/// How often the time of the last pod event of a node is written.
-const POD_EVENTS: Duration = Duration::from_secs(10);
 
 /// The state of a rehearsal.
 pub(super) struct Stepper {
@@ -353,15 +348,10 @@ impl Stepper {
     /// Writes the time of the last pod event of a node.
     fn pod_event(&mut self, node: &str) {
         let snapshot = self.cluster.snapshot();
-        let claim = snapshot.node(node).and_then(|node| node.claim.clone());
-        let Some(claim) = claim else { return };
-        let known = claim.status.last_pod_event_time.as_ref().map(|at| at.0);
-        if known.is_some_and(|known| self.now < after(known, POD_EVENTS)) {
-            return;
+        let claim = snapshot.node(node).and_then(|node| node.claim.as_ref());
+        if let Some(claim) = claim.and_then(|claim| recorded(claim, self.now)) {
+            self.cluster.apply_node_claim(&claim);
         }
-        let mut claim = NodeClaim::clone(&claim);
-        claim.status.last_pod_event_time = Some(Time(self.now));
-        self.cluster.apply_node_claim(&claim);
     }
 
     /// Lets the events happen, until the end or until the work is used up.

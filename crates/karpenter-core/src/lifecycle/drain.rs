@@ -8,11 +8,20 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_api::labels::taints;
 
+use super::backoff::Backoff;
+use crate::cluster::Snapshot;
+use crate::cluster::pdb::{self, PdbBlock};
 use crate::pod::{DoNotDisrupt, Pod, do_not_disrupt};
 use crate::taints::Taint;
 
 /// How long a drain lasts at least, so that pods that were bound at the last moment are seen.
 pub const MIN_DRAIN: Duration = Duration::from_secs(5);
+
+/// Back-off of an eviction that is refused or not allowed.
+pub const RETRY: Backoff = Backoff {
+    base: Duration::from_millis(100),
+    max: Duration::from_secs(10),
+};
 
 /// A pod that still exists this long after the end of its grace period does not block the drain any more.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(1);
@@ -27,6 +36,39 @@ pub struct Drain {
     pub evict: Vec<Arc<Pod>>,
     /// Number of pods that the drain waits for.
     pub waiting: usize,
+}
+
+/// What becomes of a pod that is to be evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// It is deleted, to be gone by this time: see [`forced_grace`].
+    Delete(Timestamp),
+    /// Its eviction is requested.
+    Request,
+    /// A PodDisruptionBudget is certain to refuse the request. It is tried again.
+    Refused(PdbBlock),
+    /// It does not allow eviction. That is checked again.
+    NotAllowed,
+    /// Nothing: it ends or has ended.
+    Done,
+}
+
+/// Returns what becomes of a pod that is to be evicted, and to be gone by a deadline.
+pub fn eviction(
+    snapshot: &Snapshot,
+    pod: &Pod,
+    deadline: Option<Timestamp>,
+    now: Timestamp,
+) -> Eviction {
+    if let Some(deadline) = deadline.filter(|_| needs_force(pod, deadline, now)) {
+        Eviction::Delete(deadline)
+    } else if !pod.is_active() {
+        Eviction::Done
+    } else if !is_evictable(pod, now) {
+        Eviction::NotAllowed
+    } else {
+        pdb::refuses(snapshot, pod).map_or(Eviction::Request, Eviction::Refused)
+    }
 }
 
 /// Plans the next step of draining a node with these pods.
@@ -67,8 +109,7 @@ pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     !tolerates_disruption(pod) && !stuck && !pod.is_mirror()
 }
 
-/// Returns whether a pod may be evicted now.
-pub fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
+fn is_evictable(pod: &Pod, now: Timestamp) -> bool {
     pod.is_active()
         && !tolerates_disruption(pod)
         && !pod.is_mirror()
@@ -105,6 +146,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::Cluster;
+    use crate::fake;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -213,9 +256,41 @@ mod tests {
     /// Conformance: DIS-154
     #[test]
     fn protected_pods_are_waited_for_but_not_evictable() {
-        let protected = || pod("p").do_not_disrupt();
-        assert_eq!(waiting(protected()), 1);
-        assert!(!is_evictable(&parsed(protected()), now()));
+        assert_eq!(waiting(pod("p").do_not_disrupt()), 1);
+        let mut cluster = Cluster::new(fake::cluster_config());
+        cluster.apply_pdb(&karpenter_fixtures::pdb("guarded").allows(0).build());
+        let snapshot = cluster.snapshot();
+        let deadline = at("2026-01-01T01:00:20Z");
+        let [none, soon] = [None, Some(deadline)];
+        let guarded = || {
+            pod("p").label("app", "guarded").condition(
+                "Ready",
+                "True",
+                "Ready",
+                "2026-01-01T00:00:00Z",
+            )
+        };
+        let refused = PdbBlock::Prevents {
+            budget: "guarded".to_owned(),
+        };
+        for (pod, deadline, expected) in [
+            (pod("p"), none, Eviction::Request),
+            (pod("p").do_not_disrupt(), none, Eviction::NotAllowed),
+            (guarded(), none, Eviction::Refused(refused)),
+            (guarded(), soon, Eviction::Delete(deadline)),
+            (
+                pod("p").deleted("2026-01-01T01:00:30Z"),
+                none,
+                Eviction::Done,
+            ),
+            (
+                pod("p").deleted("2026-01-01T01:00:30Z"),
+                soon,
+                Eviction::Delete(deadline),
+            ),
+        ] {
+            assert_eq!(eviction(&snapshot, &parsed(pod), deadline, now()), expected);
+        }
     }
 
     /// Conformance: DIS-075

@@ -18,9 +18,8 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::events;
-use karpenter_core::cluster::pdb;
 use karpenter_core::cluster::pdb::PdbBlock;
-use karpenter_core::lifecycle::drain::{forced_grace, is_evictable, needs_force};
+use karpenter_core::lifecycle::drain::{self, Eviction as Step, forced_grace, needs_force};
 use karpenter_core::pod::{Pod, PodKey};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -235,12 +234,6 @@ fn refusal_message(block: &PdbBlock) -> String {
     }
 }
 
-/// Back-off of pods whose eviction is refused or not allowed yet.
-const RETRY_BACKOFF: Backoff = Backoff {
-    base: Duration::from_millis(100),
-    max: Duration::from_secs(10),
-};
-
 impl Controller for EvictionQueue {
     type Key = EvictionKey;
     const NAME: &'static str = "eviction-queue";
@@ -251,7 +244,7 @@ impl Controller for EvictionQueue {
     }
 
     fn backoff(&self) -> Backoff {
-        RETRY_BACKOFF
+        drain::RETRY
     }
 
     fn triggered_by(&self, change: &Change, _: &View, _: &Queue<EvictionKey>) {
@@ -283,25 +276,21 @@ impl Controller for EvictionQueue {
         let Some(pod) = pod else {
             return Ok(self.forget(&key));
         };
-        let now = self.cx.clock.now();
-        if let Some(deadline) = deadline.filter(|_| needs_force(pod, deadline, now)) {
-            self.delete(pod, deadline).await?;
-            return Ok(self.forget(&key));
-        }
-        if !pod.is_active() {
-            return Ok(self.forget(&key));
-        }
-        if !is_evictable(pod, now) {
-            return Err(ReconcileError::Refused(
-                "the pod does not allow eviction".into(),
-            ));
-        }
-        // An accepted eviction stays in the queue until the model has it, too: otherwise the pod would be evicted again in vain.
-        let answer = match pdb::refuses(&view.snapshot, pod) {
-            Some(block) => Answer::Refused(refusal_message(&block)),
-            None => self.evict(pod).await.doing("evicting pod")?,
+        let answer = match drain::eviction(&view.snapshot, pod, deadline, self.cx.clock.now()) {
+            Step::Delete(deadline) => {
+                self.delete(pod, deadline).await?;
+                return Ok(self.forget(&key));
+            }
+            Step::Done => return Ok(self.forget(&key)),
+            Step::NotAllowed => {
+                let why = "the pod does not allow eviction".to_owned();
+                return Err(ReconcileError::Refused(why));
+            }
+            Step::Refused(block) => Answer::Refused(refusal_message(&block)),
+            Step::Request => self.evict(pod).await.doing("evicting pod")?,
         };
         match answer {
+            // It stays in the queue until the model has it, too: otherwise the pod would be evicted again in vain.
             Answer::Accepted => {
                 let reason = self.reason(&view, pod);
                 self.cx.recorder.publish(Event::normal(

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::cluster::pdb;
-use karpenter_core::lifecycle::drain;
+use karpenter_core::lifecycle::drain::{self, Eviction};
 use karpenter_core::lifecycle::termination::{
     NodeEffect, NodeEvent, TerminatingNode, deadline, on_node, taint,
 };
@@ -124,24 +123,25 @@ impl World {
             return Ok(());
         };
         let current = self.api.pod(name).map(|it| Arc::clone(&it.value));
-        if drain::needs_force(&pod, until, self.now) {
-            let is_due = |it: &Arc<Pod>| drain::needs_force(it, until, self.now);
-            if !current.as_ref().is_some_and(is_due) {
+        match drain::eviction(&self.model, &pod, until, self.now) {
+            Eviction::Delete(_) => {
+                let is_due = |it: &Arc<Pod>| drain::needs_force(it, until, self.now);
+                if !current.as_ref().is_some_and(is_due) {
+                    return Ok(());
+                }
+                self.evictions.remove(name);
+                self.write()?;
+                self.tell(|| format!("pod {name} is deleted in time for the deadline"));
+                self.check_forced(&pod);
+                self.delete_pod(name);
                 return Ok(());
             }
-            self.evictions.remove(name);
-            self.write()?;
-            self.tell(|| format!("pod {name} is deleted in time for the deadline"));
-            self.check_forced(&pod);
-            self.delete_pod(name);
-            return Ok(());
-        }
-        if !pod.is_active() {
-            self.evictions.remove(name);
-            return Ok(());
-        }
-        if !drain::is_evictable(&pod, self.now) || pdb::refuses(&self.model, &pod).is_some() {
-            return Ok(());
+            Eviction::Done => {
+                self.evictions.remove(name);
+                return Ok(());
+            }
+            Eviction::NotAllowed | Eviction::Refused(_) => return Ok(()),
+            Eviction::Request => {}
         }
         let (covered, healthy) = self.api.guarded();
         // The API server asks the PodDisruptionBudget.

@@ -9,7 +9,7 @@ use karpenter_api::labels::annotations::TERMINATION_TIMESTAMP;
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::expires_at;
-use karpenter_core::lifecycle::drain;
+use karpenter_core::lifecycle::drain::{self, Eviction};
 use karpenter_core::lifecycle::termination::{
     ClaimEffect, ClaimEvent, NodeEffect, NodeEvent, TerminatingNode, deadline, on_node,
     on_node_claim, taint,
@@ -21,8 +21,6 @@ use crate::rehearse::stepper::evictions;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::workloads::pending;
 
-/// Interval between evictions of a pod that a PodDisruptionBudget or its annotation refuses.
-const RETRY: Duration = Duration::from_secs(10);
 /// How long the volumes of a drained node take to detach.
 const DETACH: Duration = Duration::from_secs(1);
 
@@ -150,9 +148,12 @@ impl Stepper {
         let deadline = deadline(claim);
         let mut blocked = false;
         for pod in pods.iter().filter(|pod| pod.deleted_at.is_none()) {
-            let forced = drain::needs_force(pod, deadline, self.now);
-            let evicted = forced
-                || (drain::is_evictable(pod, self.now) && evictions::take(&mut self.cluster, pod));
+            let snapshot = self.cluster.snapshot();
+            let evicted = match drain::eviction(&snapshot, pod, deadline, self.now) {
+                Eviction::Delete(_) => true,
+                Eviction::Request => evictions::take(&mut self.cluster, pod),
+                _ => false,
+            };
             if evicted {
                 self.evict(pod);
             } else {
@@ -161,7 +162,7 @@ impl Stepper {
         }
         if blocked {
             let again = Event::Finalize(claim.name().to_owned());
-            self.queue.add(after(self.now, RETRY), again);
+            self.queue.add(after(self.now, drain::RETRY.max), again);
         }
     }
 

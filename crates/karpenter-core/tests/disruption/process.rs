@@ -362,6 +362,21 @@ fn a_command_whose_replacement_is_deleted_rolls_back() {
     assert_eq!(stage.after(30)[..2], ["plan", "taint a"]);
 }
 
+#[test]
+fn the_command_of_another_process_is_continued_from_its_marks() {
+    let mut stage = replaced();
+    stage.after(0);
+    stage.process = Disruption::new(Settings::default(), stage.now);
+    let snapshot = stage.world.cluster.snapshot();
+    stage.process.resume(&snapshot, stage.now);
+    assert_eq!(stage.after(0), ["plan"]);
+    let inputs = stage.inputs.as_ref().unwrap();
+    assert!(inputs.in_flight.contains("a-claim"));
+    stage.initialize("new-1");
+    let deleted = ["nominate node-of-new-1", "delete a", "a: succeeded"];
+    assert_eq!(stage.after(1), deleted);
+}
+
 /// Conformance: DIS-127
 #[test]
 fn a_command_without_initialized_replacement_in_ten_minutes_rolls_back() {

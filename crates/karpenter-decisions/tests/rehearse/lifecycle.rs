@@ -46,15 +46,35 @@ fn a_deleted_node_is_drained_by_the_deadline_in_its_annotation() {
     assert_eq!(deleted, [60], "{:?}", plan.curve);
 }
 
-#[test]
-fn a_claim_that_no_offering_meets_is_deleted_after_five_minutes() {
-    let mut world = only_empty();
+/// Adds a NodeClaim of an instance type that is not launched yet.
+fn starting(mut world: World, name: &str, instance_type: &str) -> World {
     let claim = json!({
-        "metadata": { "name": "huge", "uid": "huge", "labels": { "karpenter.sh/nodepool": "default" }, "creationTimestamp": "2026-01-01T12:00:00Z" },
+        "metadata": { "name": name, "uid": name, "labels": { "karpenter.sh/nodepool": "default" }, "creationTimestamp": "2026-01-01T12:00:00Z" },
         "spec": { "expireAfter": "Never", "nodeClassRef": { "group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default" },
-            "requirements": [{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["m-1024"] }] },
+            "requirements": [{ "key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type] }] },
     });
     world.0.apply_node_claim(&from_value(claim).unwrap());
+    world
+}
+
+#[test]
+fn a_command_under_way_is_continued_or_rolled_back() {
+    let steps = |instance_type| {
+        let mut world = only_empty().node("a", 4);
+        world.0.mark_for_deletion(&["fake://a"]);
+        let plan = starting(world, "next", instance_type).plan(json!({ "for": "10m" }));
+        described(&plan.steps)
+    };
+    // The command deletes `a` once `next` is initialized: that is no step of the plan.
+    assert_eq!(steps("m-4"), ["delete Empty next"]);
+    // `next` is never launched: `a` is an ordinary node again.
+    let rolled_back = ["delete LaunchTimeout next", "delete Empty a"];
+    assert_eq!(steps("m-1024"), rolled_back);
+}
+
+#[test]
+fn a_claim_that_no_offering_meets_is_deleted_after_five_minutes() {
+    let world = starting(only_empty(), "huge", "m-1024");
     let plan = world.plan(json!({ "for": "10m" }));
     assert_eq!(described(&plan.steps), ["delete LaunchTimeout huge"]);
     assert_eq!(plan.steps[0].after, 300);

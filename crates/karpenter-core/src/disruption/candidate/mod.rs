@@ -319,7 +319,7 @@ pub struct Candidate {
 impl Candidate {
     /// Returns the candidate that a node would be if nothing blocked it; `None` without a NodeClaim, a Node, or a NodePool whose
     /// instance types are known.
-    pub(super) fn of(
+    pub(crate) fn of(
         snapshot: &Snapshot,
         state: &Arc<NodeState>,
         pods: Option<&Arc<NodePods>>,

@@ -12,7 +12,8 @@ use karpenter_api::v1::NodeClaim;
 
 use super::effects::{CommandEnd, Effect, Report};
 use crate::cluster::Snapshot;
-use crate::disruption::{Candidate, Command};
+use crate::disruption::consolidation::prices::PriceLists;
+use crate::disruption::{Candidate, Command, Method, Surroundings};
 use crate::lifecycle::{after, has_passed};
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -54,6 +55,34 @@ impl Execution {
             deleting: BTreeSet::new(),
             spared: BTreeSet::new(),
         }
+    }
+
+    /// Returns what another process has started, as far as the model shows it: a command of the nodes that are marked for deletion,
+    /// which waits for all NodeClaims that are being launched.
+    pub(super) fn of_marks(snapshot: &Snapshot, now: Timestamp) -> Option<Self> {
+        let marked = snapshot.nodes().filter(|node| node.marked_for_deletion);
+        let marked: Vec<_> = marked.collect();
+        if marked.is_empty() {
+            return None;
+        }
+        let (surroundings, prices) = (Surroundings::default(), PriceLists::new(snapshot));
+        let candidates = marked.iter().filter_map(|node| {
+            let pods = snapshot.node_pods(node.name());
+            Candidate::of(snapshot, node, pods, &surroundings, &prices, now)
+        });
+        let command = Command {
+            method: Method::SingleNode,
+            candidates: candidates.filter(|it| !it.claim.is_deleting()).collect(),
+            replacements: Vec::new(),
+            placements: Vec::new(),
+            savings: 0.0,
+            score: None,
+            scores: Vec::new(),
+        };
+        let claims = snapshot.node_claims();
+        let starting = claims.filter(|it| !it.is_true(types::INITIALIZED) && !it.is_deleting());
+        let (starting, nodes) = (starting.cloned().collect(), command.candidates.len());
+        (nodes > 0).then(|| Self::new(command.into(), starting, nodes, now))
     }
 
     /// Checks the replacements. Once all are initialized, the candidates are deleted; returns why they never will be.

@@ -196,6 +196,12 @@ impl Disruption {
             .add(claim, after(launched, PROTECTION));
     }
 
+    /// Continues what another process has started, as far as its marks in the model show it: its method is not known, nor which
+    /// command a replacement belongs to.
+    pub fn resume(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        self.executions.extend(Execution::of_marks(snapshot, now));
+    }
+
     /// Makes the next pass plan, though nothing has changed that it knows of.
     pub fn reconsider(&mut self) {
         self.fruitless = None;

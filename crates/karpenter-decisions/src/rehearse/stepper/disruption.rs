@@ -23,35 +23,7 @@ use crate::rehearse::stepper::Stepper;
 /// Interval between checks of drift if nothing changes.
 const DRIFT: Duration = Duration::from_secs(300);
 
-/// A command that the controller executes in the cluster: it waits for its replacements.
-pub(in crate::rehearse) struct Adopted {
-    claims: Vec<String>,
-    waiting: BTreeSet<String>,
-}
-
 impl Stepper {
-    /// Treats nodes that are marked for deletion in the cluster as a command whose replacements are those that are starting.
-    pub(super) fn resume_commands(&mut self, snapshot: &Snapshot) {
-        let claims: Vec<String> = snapshot
-            .nodes()
-            .filter(|node| node.marked_for_deletion)
-            .filter_map(|node| node.claim.as_ref())
-            .filter(|claim| !claim.is_deleting())
-            .map(|claim| claim.name().to_owned())
-            .collect();
-        if claims.is_empty() {
-            return;
-        }
-        let starting = snapshot.node_claims().filter(|claim| {
-            !claim.is_true(types::INITIALIZED)
-                && !claim.is_deleting()
-                && !claims.iter().any(|name| name == claim.name())
-        });
-        let waiting: BTreeSet<String> = starting.map(|claim| claim.name().to_owned()).collect();
-        self.adopted.push(Adopted { claims, waiting });
-        self.finish_adopted();
-    }
-
     /// Makes a pass of the disruption process, with the conditions that it needs.
     pub(super) fn disrupt(&mut self) {
         if self.next_pass.is_none_or(|next| next > self.now) {
@@ -61,7 +33,7 @@ impl Stepper {
         let due = self.conditions();
         self.static_capacity();
         self.guards.refresh(&mut self.cluster);
-        self.disruption(Event::Changed);
+        self.check_commands();
         if self.disrupting.is_due(self.now) {
             self.disruption(Event::Due);
         }
@@ -75,9 +47,6 @@ impl Stepper {
 
     /// Returns until when passes find nothing, because nothing changes; `due` is when a condition changes.
     fn quiet_until(&self, due: Option<Timestamp>) -> Option<Timestamp> {
-        if !self.adopted.is_empty() {
-            return None;
-        }
         let quiet = self.disrupting.quiet_until(&self.cluster.snapshot())?;
         let changes = [due, self.queue.next_change(), self.next_window()];
         let next = changes.into_iter().flatten().min();
@@ -260,8 +229,6 @@ impl Stepper {
         let mut request = self.disruption.clone();
         request.policy.now = self.now;
         inputs.complete(&mut request);
-        let adopted = self.adopted.iter().flat_map(|it| it.claims.iter().cloned());
-        request.surroundings.in_flight.extend(adopted);
         request.surroundings.buffer_pods = self.buffers.on_nodes(snapshot);
         let pools = snapshot.node_pools().filter(|pool| pool.is_static());
         request.static_headroom = pools
@@ -315,38 +282,8 @@ impl Stepper {
         claims.cloned().collect()
     }
 
-    /// Deletes the nodes of adopted commands whose replacements are initialized.
-    fn finish_adopted(&mut self) {
-        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.adopted)
-            .into_iter()
-            .partition(|command| command.waiting.is_empty());
-        self.adopted = waiting;
-        for claim in ready.iter().flat_map(|command| &command.claims) {
-            self.delete_claim(claim);
-        }
-    }
-
-    /// Notes that a NodeClaim is initialized.
-    pub(super) fn replacement_ready(&mut self, name: &str) {
-        for command in &mut self.adopted {
-            command.waiting.remove(name);
-        }
-        self.finish_adopted();
-        self.disruption(Event::Changed);
-    }
-
-    /// Rolls back the commands that wait for a NodeClaim that is gone.
-    pub(super) fn replacement_lost(&mut self, name: &str) {
-        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.adopted)
-            .into_iter()
-            .partition(|command| command.waiting.contains(name));
-        self.adopted = kept;
-        let snapshot = self.cluster.snapshot();
-        let nodes = lost.iter().flat_map(|command| &command.claims);
-        let ids: Vec<&str> = nodes
-            .filter_map(|claim| snapshot.node(claim)?.provider_id())
-            .collect();
-        self.cluster.unmark_for_deletion(&ids);
+    /// Lets commands check their replacements.
+    pub(super) fn check_commands(&mut self) {
         self.disruption(Event::Changed);
     }
 }

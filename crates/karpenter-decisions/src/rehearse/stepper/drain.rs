@@ -252,7 +252,7 @@ impl Stepper {
         self.cluster.remove_node_claim(name);
         self.awaited.remove(name);
         self.report.remove_instance(name);
-        self.replacement_lost(name);
+        self.check_commands();
         self.trigger(name);
     }
 }

@@ -232,7 +232,7 @@ impl Stepper {
         }
         self.nominate([name]);
         self.bind_awaited(name);
-        self.replacement_ready(name);
+        self.check_commands();
         self.pass_at(self.now);
     }
 

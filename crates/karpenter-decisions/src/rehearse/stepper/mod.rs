@@ -36,7 +36,6 @@ use super::workloads::Workloads;
 use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
 use binding::Bindings;
 use cloud::Cloud;
-use disruption::Adopted;
 use evictions::Guards;
 use queue::{Event, Queue};
 pub(super) use report::Outcome;
@@ -65,7 +64,6 @@ pub(super) struct Stepper {
     planner: Planner,
     /// The latest pass: what was planned on, and how.
     last_pass: Option<(Snapshot, DisruptionRequest)>,
-    pub(super) adopted: Vec<Adopted>,
     /// The launches of the command that is starting.
     pub(super) replacements: Vec<Launch>,
     pub(super) next_pass: Option<Timestamp>,
@@ -140,7 +138,6 @@ impl Stepper {
                 .with_unseen_pools(disruption.unseen_pools.clone()),
             planner: Planner::default(),
             last_pass: None,
-            adopted: Vec::new(),
             replacements: Vec::new(),
             next_pass: None,
             drift_checked: None,
@@ -206,7 +203,8 @@ impl Stepper {
         for claim in &claims {
             self.resume(&snapshot, claim);
         }
-        self.resume_commands(&snapshot);
+        self.disrupting.resume(&snapshot, self.now);
+        self.check_commands();
         if let Some(intended) = intended {
             for namespace in &intended.budgets {
                 self.guards.touch_namespace(namespace);

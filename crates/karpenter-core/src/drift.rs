@@ -2,17 +2,19 @@
 //!
 //! Three checks, cheapest first; the provider has a fourth one (`CloudProvider::is_drifted`).
 //!
-//! UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go
+//! UPSTREAM: pkg/controllers/nodeclaim/disruption/drift.go. DIFFERS: a known instance type is checked again after five minutes,
+//! not after half an hour: the model has the instance types, the provider is not asked.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::conditions::reasons;
+use karpenter_api::conditions::{HasConditions, reasons, types};
 use karpenter_api::labels;
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_api::validation::WellKnown;
 
+use crate::cluster::Snapshot;
 use crate::instance_type::InstanceType;
 use crate::lifecycle::after;
 use crate::offering::Offering;
@@ -20,35 +22,80 @@ use crate::requirements::{
     AllowUndefined, InvalidRequirement, Operator, Requirement, Requirements,
 };
 
+/// Interval between checks of a NodeClaim if nothing changes: the instance types and the provider's answer may.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(5 * 60);
+
 /// Age from which the instance type of a NodeClaim is checked.
 const INSTANCE_TYPE_CHECKED_AFTER: Duration = Duration::from_secs(60 * 60);
 
+/// The drift of a NodeClaim as far as the model tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drift {
+    /// It has drifted, for this reason of the condition Drifted.
+    Drifted(&'static str),
+    /// It has not: it is not launched.
+    NotDrifted,
+    /// `CloudProvider::is_drifted` tells.
+    ProviderTells,
+}
+
+impl Drift {
+    /// Returns the reason if the provider is not asked: what it said last, as the condition has it, still holds.
+    pub fn without_provider(self, claim: &NodeClaim) -> Option<&str> {
+        let ours = [
+            reasons::NODE_POOL_DRIFTED,
+            reasons::REQUIREMENTS_DRIFTED,
+            reasons::INSTANCE_TYPE_NOT_FOUND,
+        ];
+        match self {
+            Self::Drifted(reason) => Some(reason),
+            Self::NotDrifted => None,
+            Self::ProviderTells => known_reason(claim).filter(|reason| !ours.contains(reason)),
+        }
+    }
+}
+
+fn known_reason(claim: &NodeClaim) -> Option<&str> {
+    let condition = claim.condition(types::DRIFTED);
+    let condition = condition.filter(|_| claim.is_true(types::DRIFTED))?;
+    Some(&condition.reason)
+}
+
+/// Checks a NodeClaim for drift: the first check that finds it counts. While the instance types of its NodePool are unknown, what was
+/// known of its own type still holds.
+pub fn check(snapshot: &Snapshot, pool: &NodePool, claim: &NodeClaim, now: Timestamp) -> Drift {
+    if !claim.is_true(types::LAUNCHED) {
+        return Drift::NotDrifted;
+    }
+    let names = &snapshot.config().well_known;
+    if is_static_part_changed(pool, claim) {
+        return Drift::Drifted(reasons::NODE_POOL_DRIFTED);
+    }
+    // The NodePool's validation reports invalid requirements; nodes that exist do not drift because of them.
+    if are_requirements_unmet(pool, claim, names).unwrap_or(false) {
+        return Drift::Drifted(reasons::REQUIREMENTS_DRIFTED);
+    }
+    let is_gone = match snapshot.instance_types(pool.name()) {
+        Some(Ok(types)) => {
+            is_instance_type_checked(claim, now) && is_instance_type_gone(types, claim, names)
+        }
+        _ => known_reason(claim) == Some(reasons::INSTANCE_TYPE_NOT_FOUND),
+    };
+    match is_gone {
+        true => Drift::Drifted(reasons::INSTANCE_TYPE_NOT_FOUND),
+        false => Drift::ProviderTells,
+    }
+}
+
 /// Reports whether a NodeClaim is old enough for [`is_instance_type_gone`]: a type may disappear for a short time.
-pub fn is_instance_type_checked(claim: &NodeClaim, now: Timestamp) -> bool {
+fn is_instance_type_checked(claim: &NodeClaim, now: Timestamp) -> bool {
     let created = claim.metadata.creation_timestamp.as_ref();
     created.is_some_and(|at| after(at.0, INSTANCE_TYPE_CHECKED_AFTER) < now)
 }
 
-/// Returns the reason of the condition Drifted by which a NodeClaim no longer matches its NodePool: the static part of the
-/// template first, then the requirements.
-///
-/// # Errors
-/// Fails for invalid requirements of the NodePool, which its validation reports, too.
-pub fn from_node_pool(
-    pool: &NodePool,
-    claim: &NodeClaim,
-    names: &WellKnown,
-) -> Result<Option<&'static str>, InvalidRequirement> {
-    if is_static_part_changed(pool, claim) {
-        return Ok(Some(reasons::NODE_POOL_DRIFTED));
-    }
-    let unmet = are_requirements_unmet(pool, claim, names)?;
-    Ok(unmet.then_some(reasons::REQUIREMENTS_DRIFTED))
-}
-
 /// Reports whether the static part of the NodePool's template changed since the NodeClaim was created. Returns false as long as
 /// one of the two hashes is missing, or if their versions differ.
-pub fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
+fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
     let of_pool = |key: &str| {
         pool.metadata
             .annotations
@@ -66,11 +113,8 @@ pub fn is_static_part_changed(pool: &NodePool, claim: &NodeClaim) -> bool {
 }
 
 /// Reports whether the NodeClaim's labels no longer meet the NodePool's requirements. `minValues` is ignored: it restricts the
-/// choice of an instance type, which is already made.
-///
-/// # Errors
-/// Fails for invalid requirements of the NodePool, which its validation reports, too.
-pub fn are_requirements_unmet(
+/// choice of an instance type, which is already made. An invalid requirement is an error.
+fn are_requirements_unmet(
     pool: &NodePool,
     claim: &NodeClaim,
     names: &WellKnown,
@@ -85,7 +129,7 @@ pub fn are_requirements_unmet(
 ///
 /// A NodeClaim with a capacity reservation is not drifted as long as its instance type is offered reserved or on demand in its
 /// zone: after the end of the reservation the instance continues on demand.
-pub fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &WellKnown) -> bool {
+fn is_instance_type_gone(types: &[InstanceType], claim: &NodeClaim, names: &WellKnown) -> bool {
     let Some(instance_type) = claim
         .label(labels::INSTANCE_TYPE)
         .and_then(|name| types.iter().find(|t| t.name == name))
@@ -131,6 +175,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::cluster::Cluster;
     use crate::fake;
 
     /// Adds the annotations with a hash and its version.
@@ -252,5 +297,63 @@ mod tests {
             let claim = of_type("a", Z1, "reserved").label(fake::RESERVATION_ID, "r-1");
             assert_eq!(is_gone(offered, claim), expected, "{text}");
         }
+    }
+
+    /// Conformance: DIS-165
+    #[test]
+    fn the_first_check_that_finds_drift_counts() {
+        let mut cluster = Cluster::new(fake::cluster_config());
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (young, old) = (at("2026-01-01T01:00:00Z"), at("2026-01-01T01:00:01Z"));
+        let claim = of_type("gone", Z1, "spot").created("2026-01-01T00:00:00Z");
+        let launched = || claim.clone().is("Launched");
+        let stamped = |object| hashed(object, Some("1"), Some("v3"));
+        let pool = |zone| {
+            hashed(
+                node_pool("p").requires(ZONE, "In", &[zone]),
+                Some("1"),
+                Some("v3"),
+            )
+        };
+        let drift = |cluster: &Cluster, zone, claim: Object<NodeClaim>, now| {
+            check(
+                &cluster.snapshot(),
+                &pool(zone).build(),
+                &claim.build(),
+                now,
+            )
+        };
+        assert_eq!(drift(&cluster, Z2, claim.clone(), old), Drift::NotDrifted);
+        let changed = hashed(launched(), Some("2"), Some("v3"));
+        let found = drift(&cluster, Z2, changed, old);
+        assert_eq!(found, Drift::Drifted(reasons::NODE_POOL_DRIFTED));
+        let found = drift(&cluster, Z2, stamped(launched()), old);
+        assert_eq!(found, Drift::Drifted(reasons::REQUIREMENTS_DRIFTED));
+        // The instance types are unknown.
+        let gone = Drift::Drifted(reasons::INSTANCE_TYPE_NOT_FOUND);
+        let known =
+            |reason| launched().condition("Drifted", "True", reason, "2026-01-01T00:00:00Z");
+        let of = |claim| drift(&cluster, Z1, claim, old);
+        assert_eq!(of(launched()), Drift::ProviderTells);
+        assert_eq!(of(known("InstanceTypeNotFound")), gone);
+        assert_eq!(of(known("AMIDrift")), Drift::ProviderTells);
+        cluster.set_instance_types("p", Ok(fake::catalogue()));
+        assert_eq!(drift(&cluster, Z1, launched(), young), Drift::ProviderTells);
+        assert_eq!(drift(&cluster, Z1, launched(), old), gone);
+    }
+
+    #[test]
+    fn the_provider_s_last_answer_holds_until_it_is_asked_again() {
+        let known = |reason| {
+            let claim =
+                node_claim("c").condition("Drifted", "True", reason, "2026-01-01T00:00:00Z");
+            let claim = claim.build();
+            let reason = Drift::ProviderTells.without_provider(&claim);
+            reason.map(str::to_owned)
+        };
+        assert_eq!(known("AMIDrift").as_deref(), Some("AMIDrift"));
+        assert_eq!(known("RequirementsDrifted"), None);
+        let claim = node_claim("c").build();
+        assert_eq!(Drift::ProviderTells.without_provider(&claim), None);
     }
 }

@@ -8,11 +8,7 @@ use karpenter_api::v1::{NodeClaim, NodePool};
 
 /// Returns how long it takes until a NodeClaim is consolidatable if no pod event occurs on its node: zero if it is. `None` if it
 /// is not initialized, its NodePool is static, or `consolidateAfter` is `Never`.
-pub fn consolidatable_in(
-    pool: &NodePool,
-    claim: &NodeClaim,
-    now: Timestamp,
-) -> Option<SignedDuration> {
+fn consolidatable_in(pool: &NodePool, claim: &NodeClaim, now: Timestamp) -> Option<SignedDuration> {
     let after = pool.spec.disruption.consolidate_after.value()?;
     if pool.is_static() {
         return None;

@@ -1,8 +1,6 @@
 //! The condition Drifted: whether a NodeClaim still matches its NodePool and NodeClass.
 //!
-//! The first of four checks that finds drift counts: the static part of the NodePool's template, its requirements, the
-//! instance types, and the provider's own check. Instance types are checked only for NodeClaims older than an hour, and not
-//! again for half an hour after a check that found the type.
+//! The provider is asked about what the model does not tell.
 //!
 //! This controller is separate from Consolidatable, which follows pod events: those do not change drift, and asking a
 //! provider is expensive.
@@ -12,90 +10,40 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::conditions::{HasConditions, reasons, types};
+use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::labels::annotations;
 use karpenter_api::v1::{NodeClaim, NodePool};
-use karpenter_core::drift;
+use karpenter_core::drift::{CHECK_INTERVAL, Drift as Known, check};
 use karpenter_core::lifecycle::conditions::update_drifted;
-use karpenter_core::provider::CloudProviderError;
 use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::controller::{Controller, Doing, Next, ObjectKey, Queue, ReconcileError};
-use crate::cooldown::Cooldowns;
 use crate::logging;
 use crate::model::{Change, View};
 
-/// Interval between checks even if nothing changes: the provider's answer may change.
-const RESYNC_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// How long a provider may take to observe a change of a NodeClass.
 const PROVIDER_LAG: Duration = Duration::from_secs(1);
-/// How long the instance types are not checked again.
-const INSTANCE_TYPE_COOLDOWN: Duration = Duration::from_secs(30 * 60);
 
 /// Maintains the condition Drifted.
 #[derive(Debug)]
 pub struct Drift {
     cx: Arc<Context>,
-    /// NodeClaims, by uid, whose instance type was found recently.
-    cooldowns: Cooldowns,
 }
 
 impl Drift {
     /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
-        Self {
-            cx,
-            cooldowns: Cooldowns::default(),
-        }
+        Self { cx }
     }
 
-    async fn reason(
-        &self,
-        pool: &NodePool,
-        claim: &NodeClaim,
-    ) -> Result<Option<String>, ReconcileError> {
-        let names = &self.cx.provider.profile().well_known;
-        match drift::from_node_pool(pool, claim, names) {
-            Ok(Some(reason)) => return Ok(Some(reason.to_owned())),
-            Ok(None) => {}
-            Err(error) => {
-                // The NodePool's validation reports the error; nodes that exist do not drift because of it.
-                tracing::debug!(NodePool = logging::object(None, pool.name()), error = %error, "cannot determine whether requirements have drifted");
-            }
-        }
-        if self.is_instance_type_gone(pool, claim).await? {
-            return Ok(Some(reasons::INSTANCE_TYPE_NOT_FOUND.to_owned()));
-        }
+    async fn ask_provider(&self, claim: &NodeClaim) -> Result<Option<String>, ReconcileError> {
         match self.cx.provider.is_drifted(claim).await {
             Ok(reason) => Ok(reason.filter(|reason| !reason.is_empty())),
             Err(error) if error.is_node_claim_not_found() => Ok(None),
             Err(error) => Err(error).doing("getting drift"),
         }
-    }
-
-    async fn is_instance_type_gone(
-        &self,
-        pool: &NodePool,
-        claim: &NodeClaim,
-    ) -> Result<bool, ReconcileError> {
-        let is_checked = drift::is_instance_type_checked(claim, self.cx.clock.now());
-        if !is_checked || self.cooldowns.remaining(claim.uid()).is_some() {
-            return Ok(false);
-        }
-        let types = match self.cx.provider.instance_types(pool).await {
-            Ok(types) => types,
-            Err(CloudProviderError::UnevaluatedNodePool(_)) => return Ok(false),
-            Err(error) => return Err(error).doing("getting instance types"),
-        };
-        let gone =
-            drift::is_instance_type_gone(&types, claim, &self.cx.provider.profile().well_known);
-        if !gone {
-            let until = self.cx.clock.instant_after(INSTANCE_TYPE_COOLDOWN);
-            self.cooldowns.start(claim.uid(), until);
-        }
-        Ok(gone)
     }
 }
 
@@ -170,10 +118,10 @@ impl Controller for Drift {
         let Some(pool) = before.node_pool().and_then(|name| view.node_pool(name)) else {
             return Ok(Next::Wait);
         };
-        let reason = if before.is_true(types::LAUNCHED) {
-            self.reason(pool, &before).await?
-        } else {
-            None
+        let reason = match check(&view.snapshot, pool, &before, self.cx.clock.now()) {
+            Known::Drifted(reason) => Some(reason.to_owned()),
+            Known::NotDrifted => None,
+            Known::ProviderTells => self.ask_provider(&before).await?,
         };
         let mut after = NodeClaim::clone(&before);
         if let Some(reason) = reason.as_ref().filter(|_| !before.is_true(types::DRIFTED)) {
@@ -185,7 +133,7 @@ impl Controller for Drift {
         }
         update_drifted(&mut after, reason.as_deref(), self.cx.clock.now());
         self.cx.write_claim_status(&before, &after).await?;
-        Ok(Next::After(RESYNC_INTERVAL))
+        Ok(Next::After(CHECK_INTERVAL))
     }
 }
 

@@ -225,11 +225,8 @@ impl World {
         };
         let mut after = NodeClaim::clone(&before);
         update_consolidatable(pool, &mut after, self.now);
-        if before.is_true(types::LAUNCHED) {
-            let names = &snapshot.config().well_known;
-            let drifted = drift::from_node_pool(pool, &before, names).ok().flatten();
-            update_drifted(&mut after, drifted, self.now);
-        }
+        let drift = drift::check(&snapshot, pool, &before, self.now);
+        update_drifted(&mut after, drift.without_provider(&before), self.now);
         if !matches!(self.stale, Some(Kind::NodeClaim | Kind::Pod)) {
             self.check_consolidatable(&after, pool);
             self.check_drifted(&after, pool);

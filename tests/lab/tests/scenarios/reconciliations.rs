@@ -85,21 +85,6 @@ async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
     assert_eq!(checks().await, [Next::Wait; 4]);
 }
 
-/// Conformance: DIS-165
-#[tokio::test(start_paused = true)]
-async fn the_catalogue_is_not_asked_again_within_half_an_hour() {
-    let (world, cloud) = cluster(|pool| pool).await;
-    let drift = Drift::new(context(&world));
-    let key = ObjectKey::cluster(world.claim().await.name());
-    world.pass(3600).await;
-    drift.reconcile(key.clone()).await.unwrap();
-    *cloud.unlisted.lock() = Some("the catalogue is away");
-    world.pass(29 * 60).await;
-    drift.reconcile(key.clone()).await.unwrap();
-    world.pass(2 * 60).await;
-    assert!(drift.reconcile(key).await.is_err(), "it is asked again");
-}
-
 /// Conformance: DIS-166
 #[tokio::test(start_paused = true)]
 async fn a_nodeclaim_stays_drifted_while_the_cloud_cannot_be_asked() {

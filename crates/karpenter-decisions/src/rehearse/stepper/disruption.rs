@@ -2,26 +2,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::disruption::{Candidate, Command, DisruptionPlan, DisruptionRequest};
 use karpenter_core::drift;
 use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::conditions::{
-    consolidatable_in, update_consolidatable, update_drifted,
-};
+use karpenter_core::lifecycle::conditions::{update_consolidatable, update_drifted};
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
 use karpenter_core::static_capacity::{Reservations, node_limit, population};
 
 use crate::rehearse::plan::EndedBy;
 use crate::rehearse::stepper::Stepper;
-
-/// Interval between checks of drift if nothing changes.
-const DRIFT: Duration = Duration::from_secs(300);
 
 impl Stepper {
     /// Makes a pass of the disruption process, with the conditions that it needs.
@@ -75,13 +68,13 @@ impl Stepper {
         let snapshot = self.cluster.snapshot();
         let check_drift = self
             .drift_checked
-            .is_none_or(|at| after(at, DRIFT) <= self.now);
+            .is_none_or(|at| after(at, drift::CHECK_INTERVAL) <= self.now);
         if check_drift {
             self.drift_checked = Some(self.now);
             self.settled.clear();
         }
         let mut next: Option<Timestamp> = None;
-        for claim in snapshot.node_claims() {
+        for claim in snapshot.node_claims().filter(|claim| !claim.is_deleting()) {
             // NodePools do not change in a rehearsal: what holds for a NodeClaim does so until it is another one.
             let address = Arc::as_ptr(claim).addr();
             if let Some((_, until)) = self.settled.get(&address)
@@ -90,65 +83,24 @@ impl Stepper {
                 next = next.into_iter().chain(*until).min();
                 continue;
             }
-            if claim.is_deleting() {
-                continue;
-            }
             let Some(pool) = claim.node_pool().and_then(|pool| snapshot.node_pool(pool)) else {
                 continue;
             };
-            let left = consolidatable_in(pool, claim, self.now);
-            let is_due = left.is_some_and(|left| left.is_zero());
-            let due = left.filter(|_| !is_due);
-            let due = due.and_then(|left| self.now.checked_add(left).ok());
-            next = next.into_iter().chain(due).min();
-            if is_due == claim.is_true(types::CONSOLIDATABLE) && !check_drift {
-                self.settled.insert(address, (Arc::clone(claim), due));
-                continue;
-            }
             let mut changed = NodeClaim::clone(claim);
-            update_consolidatable(pool, &mut changed, self.now);
-            let drifted = check_drift.then(|| self.drift_of(&snapshot, pool, claim));
-            if let Some(reason) = drifted.flatten() {
-                update_drifted(&mut changed, reason, self.now);
+            let left = update_consolidatable(pool, &mut changed, self.now);
+            let due = left.and_then(|left| self.now.checked_add(left).ok());
+            next = next.into_iter().chain(due).min();
+            if check_drift {
+                let drift = drift::check(&snapshot, pool, claim, self.now);
+                update_drifted(&mut changed, drift.without_provider(claim), self.now);
             }
-            if changed.status.conditions != claim.status.conditions {
+            if changed.status.conditions == claim.status.conditions {
+                self.settled.insert(address, (Arc::clone(claim), due));
+            } else {
                 self.cluster.apply_node_claim(&changed);
             }
         }
         next
-    }
-
-    /// Returns why a NodeClaim has drifted, or that it has not; `None` if only its provider knows.
-    fn drift_of(
-        &self,
-        snapshot: &Snapshot,
-        pool: &NodePool,
-        claim: &NodeClaim,
-    ) -> Option<Option<&'static str>> {
-        use karpenter_api::conditions::reasons;
-        if !claim.is_true(types::LAUNCHED) {
-            return Some(None);
-        }
-        let names = &snapshot.config().well_known;
-        if let Ok(Some(reason)) = drift::from_node_pool(pool, claim, names) {
-            return Some(Some(reason));
-        }
-        if drift::is_instance_type_checked(claim, self.now)
-            && let Some(Ok(types)) = snapshot.instance_types(pool.name())
-            && drift::is_instance_type_gone(types, claim, names)
-        {
-            return Some(Some(reasons::INSTANCE_TYPE_NOT_FOUND));
-        }
-        let known = claim.condition(types::DRIFTED).map(|it| it.reason.as_str());
-        let ours = [
-            reasons::NODE_POOL_DRIFTED,
-            reasons::REQUIREMENTS_DRIFTED,
-            reasons::INSTANCE_TYPE_NOT_FOUND,
-        ];
-        match known {
-            Some(reason) if !ours.contains(&reason) => None,
-            _ => Some(None),
-        }
     }
 
     /// Hands an event to the disruption process, and executes the effects.

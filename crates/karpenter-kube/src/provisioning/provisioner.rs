@@ -10,10 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use karpenter_api::conditions::{HasConditions, types};
-use karpenter_api::labels::taints;
-use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_api::v1::NodeClaim;
 use karpenter_core::behavior::Behavior;
 use karpenter_core::lifecycle::provisioning::Event::{Launched, Planned, Unanswered};
 use karpenter_core::lifecycle::provisioning::{Effect, Event, Memory, Question};
@@ -35,6 +32,7 @@ use super::{Due, PodLedger, Triggers, catalogue, launch, report};
 use crate::context::Context;
 use crate::controller::{Periodic, ReconcileError, compute};
 use crate::listener::{Decided, Made};
+use crate::metrics::Metrics;
 use crate::model::{Change, View};
 use crate::process::resident;
 
@@ -83,85 +81,34 @@ impl Provisioner {
         self.hints.run(&self.cx, stop).await;
     }
 
-    /// Triggers a batch if a change of the model needs a plan. Runs on the model's task.
+    /// Takes note of a change of the model. Runs on the model's task.
     pub fn observe(&self, change: &Change, view: &View) {
-        match change {
-            Change::Pod { before, after } => {
-                self.observe_pod(before.as_deref(), after.as_deref(), view);
-            }
-            // The pods of a node that is being deleted need another one before they are pending.
-            Change::Node {
-                before,
-                after: Some(after),
-                ..
-            } if is_disrupted(after) && !before.as_deref().is_some_and(is_disrupted) => {
-                self.triggers
-                    .trigger(after.metadata.uid.as_deref().unwrap_or_default());
-            }
-            // The NodeClaim of nominated pods is deleted, or is ready for them now: their pods are planned or bound without delay.
-            Change::NodeClaim {
-                name,
-                before,
-                after,
-            } => {
-                let leaves = |claim: &Arc<NodeClaim>| claim.is_deleting();
-                if after.as_ref().is_none_or(leaves) && !before.as_ref().is_some_and(leaves) {
-                    let last = after.as_ref().or(before.as_ref());
-                    if last.is_some_and(|claim| !claim.is_true(types::REGISTERED)) {
-                        self.triggers.release(name);
-                    }
-                    self.trigger(view, name);
-                }
-            }
-            Change::NodePool {
-                name,
-                before,
-                after,
-            } if !offers_the_same(before.as_deref(), after.as_deref()) => self.trigger(view, name),
-            Change::Synced => self.trigger(view, "synced"),
-            _ => {}
+        let metrics = self.cx.acting.since().map(|_| &self.cx.metrics);
+        if let Change::Pod { before, after } = change {
+            self.track(before.as_deref(), after.as_deref(), metrics);
+        }
+        let has_buffers = !self.cx.buffers.is_empty();
+        let bound = self.triggers.observe(change, &view.snapshot, has_buffers);
+        if let Some((bound, metrics)) = bound.zip(metrics) {
+            let as_planned = if bound.as_planned { "true" } else { "false" };
+            let plans = if bound.plans > 1 { "several" } else { "one" };
+            metrics
+                .pods_nominations_bound_total
+                .inc(&[as_planned, plans]);
         }
     }
 
-    /// Triggers a batch when a pod becomes provisionable or its requirements change. Other changes of a pending pod, such
-    /// as kube-scheduler's message, do not trigger a plan.
-    fn observe_pod(&self, before: Option<&Pod>, after: Option<&Pod>, view: &View) {
+    /// Keeps the times of pods.
+    fn track(&self, before: Option<&Pod>, after: Option<&Pod>, metrics: Option<&Metrics>) {
         let uid = after.map(|pod| &pod.key.uid);
         if let Some(deleted) = before.filter(|pod| Some(&pod.key.uid) != uid) {
             self.ledger.forget(&deleted.key.uid);
-            self.triggers.forget(&deleted.key.uid);
         }
         let Some(pod) = after else { return };
         let now = self.cx.clock.now();
-        let metrics = self.cx.acting.since().map(|_| &self.cx.metrics);
         self.ledger.changed(pod, now, metrics);
-        if pod.node_name.is_some() && before.is_some_and(|before| before.node_name.is_none()) {
-            if let Some(bound) = self.triggers.bound(pod, &view.snapshot)
-                && let Some(metrics) = metrics
-            {
-                let as_planned = if bound.as_planned { "true" } else { "false" };
-                let plans = if bound.plans > 1 { "several" } else { "one" };
-                metrics
-                    .pods_nominations_bound_total
-                    .inc(&[as_planned, plans]);
-            }
-        } else if pod.node_name.is_some() || !pod.is_active() {
-            self.triggers.forget(&pod.key.uid);
-        } else if before.is_some_and(Pod::is_nominated_by_plan) && pod.nominated_node.is_none() {
-            self.triggers.denominated();
-        }
         if pod.is_provisionable() {
             self.ledger.seen(&pod.key.uid, now);
-            let waited = |before: &Pod| before.is_provisionable() && before.shape == pod.shape;
-            if !before.is_some_and(waited) {
-                self.triggers.trigger(&pod.key.uid);
-            }
-        }
-    }
-
-    fn trigger(&self, view: &View, uid: &str) {
-        if view.snapshot.pending_pods().next().is_some() || !self.cx.buffers.is_empty() {
-            self.triggers.trigger(uid);
         }
     }
 
@@ -298,24 +245,6 @@ struct Pass {
     started: Instant,
 }
 
-/// Returns whether a node has the taint of nodes that are being disrupted.
-fn is_disrupted(node: &Node) -> bool {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    let disrupted = taints::disrupted();
-    taints.is_some_and(|all| all.iter().any(|taint| taints::same(taint, &disrupted)))
-}
-
-/// Returns whether no field of a NodePool changed that matters to pods: its status changes with every node.
-fn offers_the_same(before: Option<&NodePool>, after: Option<&NodePool>) -> bool {
-    let (Some(before), Some(after)) = (before, after) else {
-        return false;
-    };
-    before.spec == after.spec
-        && before.metadata.uid == after.metadata.uid
-        && before.metadata.deletion_timestamp == after.metadata.deletion_timestamp
-        && before.is_true(types::READY) == after.is_true(types::READY)
-}
-
 /// Returns the names of pods that are planned.
 fn names(unplaced: &[Arc<Pod>], leaving: &[Arc<Pod>]) -> Vec<String> {
     let all = unplaced.iter().chain(leaving);
@@ -368,36 +297,4 @@ fn memory(limit: i64) -> Option<Memory> {
     let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0)?;
     let resident = resident()?;
     Some(Memory { limit, resident })
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-    use karpenter_fixtures::node_pool;
-
-    use super::*;
-
-    #[test]
-    fn a_nodepool_offers_the_same_until_a_field_that_matters_to_pods_changes() {
-        let mut pool = node_pool("p").build();
-        pool.set_true(types::READY, Timestamp::UNIX_EPOCH);
-        let same = |change: &dyn Fn(&mut NodePool)| {
-            let mut after = pool.clone();
-            change(&mut after);
-            offers_the_same(Some(&pool), Some(&after))
-        };
-        assert!(same(&|_| ()));
-        assert!(same(&|pool| pool.metadata.generation = Some(7)));
-        assert!(!same(&|pool| pool.spec.weight = Some(7)));
-        assert!(!same(&|pool| pool.metadata.uid = Some("another".into())));
-        let deleted = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH);
-        assert!(!same(&|pool| {
-            pool.metadata.deletion_timestamp = Some(deleted.clone());
-        }));
-        assert!(!same(&|pool| {
-            pool.set_false(types::READY, "NotReady", "", Timestamp::UNIX_EPOCH);
-        }));
-        assert!(!offers_the_same(None, Some(&pool)));
-        assert!(!offers_the_same(Some(&pool), None));
-    }
 }

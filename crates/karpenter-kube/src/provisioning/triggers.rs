@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use karpenter_core::cluster::Snapshot;
 use karpenter_core::lifecycle::provisioning::nominations::Bound;
 use karpenter_core::lifecycle::provisioning::{
-    Effect, Event, PodNomination, Provisioning as Process,
+    self, Effect, Event, PodNomination, Provisioning as Process,
 };
-use karpenter_core::pod::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::pod_nomination::{self, Together};
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::model::Change;
 use crate::options::Options;
 
 /// The process, and a wake-up when it is triggered.
@@ -65,29 +65,21 @@ impl Triggers {
         self.process.lock().closes(self.clock.now())
     }
 
-    /// Removes the nomination of a pod that is bound or deleted.
-    pub(crate) fn forget(&self, uid: &str) {
-        self.process.lock().forget(uid);
-    }
-
-    /// Removes the nominations to a NodeClaim that is deleted before its node could run a pod.
-    pub(crate) fn release(&self, claim: &str) {
-        self.process.lock().release(claim);
-    }
-
-    /// Takes note of a pod that kube-scheduler bound.
-    pub(crate) fn bound(&self, pod: &Pod, snapshot: &Snapshot) -> Option<Bound> {
-        let bound = self.process.lock().bound(pod, snapshot, self.clock.now())?;
-        if !bound.as_planned {
+    /// Takes note of a change of the model; see [`Process::observe`].
+    pub(crate) fn observe(
+        &self,
+        change: &Change,
+        snapshot: &Snapshot,
+        has_buffers: bool,
+    ) -> Option<Bound> {
+        let change = of_model(change)?;
+        let (mut process, now) = (self.process.lock(), self.clock.now());
+        let due = (process.closes(now), process.checks(now));
+        let bound = process.observe(change, snapshot, has_buffers, now);
+        if (process.closes(now), process.checks(now)) != due {
             self.triggered.notify_one();
         }
-        Some(bound)
-    }
-
-    /// Takes note of a pod whose nominated node kube-scheduler has removed.
-    pub(crate) fn denominated(&self) {
-        self.process.lock().denominated(self.clock.now());
-        self.triggered.notify_one();
+        bound
     }
 
     /// Nominates the pods of a NodeClaim to its Node, whose taint `karpenter.sh/unregistered` is about to be removed.
@@ -164,6 +156,18 @@ impl Triggers {
             }
         }
     }
+}
+
+fn of_model(change: &Change) -> Option<provisioning::Change<'_>> {
+    use provisioning::Change::{Node, NodeClaim, NodePool, Pod, Synced};
+    Some(match change {
+        Change::Pod { before, after } => Pod(before.as_deref(), after.as_deref()),
+        Change::Node { before, after, .. } => Node(before.as_deref(), after.as_deref()),
+        Change::NodeClaim { before, after, .. } => NodeClaim(before.as_deref(), after.as_deref()),
+        Change::NodePool { before, after, .. } => NodePool(before.as_deref(), after.as_deref()),
+        Change::Synced => Synced,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

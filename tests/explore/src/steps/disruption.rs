@@ -75,7 +75,8 @@ impl World {
                     false => cluster.unmark_for_deletion(&ids),
                 });
                 if mark {
-                    self.trigger(&ids.join(" "), true);
+                    let now = self.now;
+                    self.provisioning_mut().trigger(&ids.join(" "), now);
                 }
                 return mark.then_some(Event::Marked);
             }

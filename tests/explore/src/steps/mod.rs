@@ -14,7 +14,7 @@ use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{expires_at, quiet_since};
 use karpenter_core::lifecycle::disruption::{Disruption, Settings};
 use karpenter_core::lifecycle::drain::MIN_DRAIN;
-use karpenter_core::lifecycle::provisioning::{Event, PlacedBuffers};
+use karpenter_core::lifecycle::provisioning::{Change, Event, PlacedBuffers};
 use karpenter_core::lifecycle::termination::deadline;
 
 use crate::checks::{expiry, violated_if};
@@ -290,7 +290,7 @@ impl World {
                 cluster.nominate(&mark.name, Timestamp::MIN);
             }
         });
-        self.trigger("synced", false);
+        self.observe(Change::Synced);
     }
 
     /// Returns the next time at which something becomes due.

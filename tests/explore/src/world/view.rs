@@ -7,14 +7,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
 use karpenter_core::cluster::Cluster;
 use karpenter_core::lifecycle::pod_events::{event_node, recorded};
+use karpenter_core::lifecycle::provisioning::Change;
 use karpenter_core::pod::Pod;
 use rustc_hash::FxHasher;
 
-use super::objects::{Kind, Named, Object, Objects, Stored, is_disrupted};
+use super::objects::{Kind, Named, Object, Objects, Stored};
 use super::{Halt, World};
 
 impl World {
@@ -166,7 +166,7 @@ impl World {
         if let Some(node) = event_node(before.as_deref(), after.as_deref()) {
             self.pod_event(node);
         }
-        let (budget, now) = (self.pdb(), self.now);
+        let budget = self.pdb();
         self.change_model(|cluster| {
             match &after {
                 Some(pod) => drop(cluster.insert_pod(Pod::clone(pod))),
@@ -179,36 +179,16 @@ impl World {
         if after.is_none() {
             self.evictions.remove(name);
         }
-        let snapshot = self.model.fork();
-        let process = self.provisioning_mut();
-        if let Some(pod) = after.as_ref().filter(|pod| pod.node_name.is_some()) {
-            process.bound(pod, &snapshot, now);
-        }
-        let Some(pod) = after.filter(|pod| pod.node_name.is_none() && pod.is_active()) else {
-            return process.forget(name);
-        };
-        let was_nominated = before.as_ref().is_some_and(|it| it.is_nominated_by_plan());
-        if was_nominated && pod.nominated_node.is_none() {
-            process.denominated(now);
-        }
-        let waited = |before: &Arc<Pod>| before.is_provisionable() && before.shape == pod.shape;
-        if pod.is_provisionable() && !before.as_ref().is_some_and(waited) {
-            process.trigger(name, now);
-        }
+        self.observe(Change::Pod(before.as_deref(), after.as_deref()));
     }
 
     fn deliver_node(&mut self, name: &str) {
         let [before, after] = self.see::<Node>(name);
-        let is_tainted =
-            |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|it| is_disrupted(it));
-        let is_new = is_tainted(&after) && !is_tainted(&before);
-        self.change_model(|cluster| match after {
-            Some(node) => drop(cluster.insert_node(node)),
+        self.change_model(|cluster| match &after {
+            Some(node) => drop(cluster.insert_node(Arc::clone(node))),
             None => drop(cluster.remove_node(name)),
         });
-        if is_new {
-            self.trigger(name, true);
-        }
+        self.observe(Change::Node(before.as_deref(), after.as_deref()));
     }
 
     fn deliver_claim(&mut self, name: &str) {
@@ -217,18 +197,11 @@ impl World {
             Some(claim) => drop(cluster.insert_node_claim(Arc::clone(claim))),
             None => drop(cluster.remove_node_claim(name)),
         });
-        let leaves = |claim: &Arc<NodeClaim>| claim.is_deleting();
-        if after.as_ref().is_none_or(leaves) && !before.as_ref().is_some_and(leaves) {
-            let last = after.or(before);
-            if last.is_some_and(|claim| !claim.is_true(types::REGISTERED)) {
-                self.provisioning_mut().release(name);
-            }
-            self.trigger(name, false);
-        }
+        self.observe(Change::NodeClaim(before.as_deref(), after.as_deref()));
     }
 
     fn deliver_pool(&mut self, name: &str) {
-        let [_, after] = self.see::<NodePool>(name);
+        let [before, after] = self.see::<NodePool>(name);
         let types = Arc::clone(&self.setting.types);
         self.change_model(|cluster| match &after {
             Some(pool) => {
@@ -237,16 +210,15 @@ impl World {
             }
             None => drop(cluster.remove_node_pool(name)),
         });
-        self.trigger(name, false);
+        self.observe(Change::NodePool(before.as_deref(), after.as_deref()));
     }
 
-    /// Triggers a batch for a change that is not one of a pod.
-    pub fn trigger(&mut self, uid: &str, always: bool) {
-        let waits = self.model.pending_pods().next().is_some();
-        if always || waits || !self.setting.buffer_pods.is_empty() {
-            let now = self.now;
-            self.provisioning_mut().trigger(uid, now);
-        }
+    /// Tells the provisioner of a change of the model.
+    pub fn observe(&mut self, change: Change<'_>) {
+        let (snapshot, now) = (self.model.fork(), self.now);
+        let has_buffers = !self.setting.buffer_pods.is_empty();
+        self.provisioning_mut()
+            .observe(change, &snapshot, has_buffers, now);
     }
 
     /// Writes the time of the last pod event of a node.

@@ -35,6 +35,7 @@ mod batch;
 mod buffers;
 mod nominated_nodes;
 pub mod nominations;
+mod observe;
 mod slices;
 
 use std::collections::BTreeSet;
@@ -47,6 +48,7 @@ use jiff::Timestamp;
 pub use batch::BatchWindow;
 pub use buffers::PlacedBuffers;
 pub use nominated_nodes::PodNomination;
+pub use observe::Change;
 pub use slices::Memory;
 
 use super::{after, has_passed};

@@ -125,6 +125,7 @@ impl Shadow {
             return;
         }
         let now = cx.clock.now();
+        self.triggers.observe(change, &view.snapshot, false);
         match change {
             Change::Pod { before, after } => {
                 let uid = after.as_ref().map(|pod| &pod.key.uid);
@@ -135,12 +136,6 @@ impl Shadow {
                 let Some(pod) = after else { return };
                 if pod.is_provisionable() {
                     comparison.pod_waits(&pod.key, now);
-                    let waited = before.as_ref().is_some_and(|before| {
-                        before.is_provisionable() && before.key.uid == pod.key.uid
-                    });
-                    if !waited {
-                        self.triggers.trigger(&pod.key.uid);
-                    }
                 } else if pod.node_name.is_some() {
                     let was_bound = before.as_ref().is_some_and(|it| it.node_name.is_some());
                     if !was_bound {
@@ -160,12 +155,7 @@ impl Shadow {
                     drop(comparison);
                     self.take(name, now);
                 }
-                let leaves = |claim: Option<&NodeClaim>| claim.is_some_and(NodeClaim::is_deleting);
-                if leaves(after) && !leaves(before) {
-                    self.triggers.trigger(name);
-                }
             }
-            Change::Synced => self.triggers.trigger("synced"),
             _ => {}
         }
         self.remember(&view.snapshot);

@@ -99,7 +99,8 @@ impl World {
             return self;
         };
         let names = self.model.config().well_known.clone();
-        let mut claim = self.new_claim(&PlannedNodeClaim::from_template(&pool, &names));
+        let mut claim =
+            self.new_claim(PlannedNodeClaim::from_template(&pool, &names).to_node_claim());
         let name = claim.name().to_owned();
         let requirements = &mut claim.spec.requirements;
         requirements.retain(|it| it.key != labels::INSTANCE_TYPE);

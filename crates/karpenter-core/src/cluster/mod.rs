@@ -22,6 +22,7 @@ mod workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use karpenter_api::duration::Duration;
 use karpenter_api::k8s_openapi::api::apps::v1 as apps;
 use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -72,6 +73,9 @@ pub struct ClusterConfig {
     /// How long a launch may take.
     #[serde(default = "launch_timeout", skip_serializing_if = "is_launch_timeout")]
     pub launch_timeout: std::time::Duration,
+    /// The termination grace period of NodePools without one; `None` is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_termination_grace_period: Option<Duration>,
     /// Taints of new Nodes that a component of the provider removes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ephemeral_taints: Vec<corev1::Taint>,
@@ -106,6 +110,7 @@ impl ClusterConfig {
             node_classes: profile.node_classes.clone(),
             reservation_id_label: profile.reservation_id_label.clone(),
             launch_timeout: profile.launch_timeout,
+            default_termination_grace_period: profile.default_termination_grace_period.clone(),
             ephemeral_taints: profile.ephemeral_taints.clone(),
             ..Self::default()
         }
@@ -127,6 +132,7 @@ impl Default for ClusterConfig {
             unsupported_topology_keys: Vec::new(),
             node_overlays: false,
             launch_timeout: LAUNCH_TIMEOUT,
+            default_termination_grace_period: None,
             ephemeral_taints: Vec::new(),
         }
     }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::limits::{LimitExceeded, LimitHeadroom};
+use karpenter_core::lifecycle::provisioning::{NotAdmitted, admit, has_limits};
 use karpenter_core::schedule::PlannedNodeClaim;
 use kube::api::{ListParams, PostParams};
 
 use crate::context::Context;
 use crate::controller::{Doing, ReconcileError};
 use crate::logging;
-use crate::model::View;
 
 /// Requests in parallel; the client's own rate limit applies as well.
 const PARALLEL: usize = 100;
@@ -30,13 +29,7 @@ pub async fn create_claims(
     replaced: &BTreeSet<String>,
     reason: &'static str,
 ) -> Vec<Result<NodeClaim, LaunchError>> {
-    let view = cx.view();
-    let is_limited = |planned: &PlannedNodeClaim| {
-        let pool = view.node_pool(&planned.node_pool);
-        pool.is_some_and(|pool| !pool.spec.limits.is_empty())
-    };
-    // NodeClaims of NodePools with limits are created by one caller at a time: the next one counts them.
-    let mut turn = match planned.iter().any(is_limited) {
+    let mut turn = match has_limits(&cx.view().snapshot, planned) {
         true => Some(cx.limited.lock().await),
         false => None,
     };
@@ -50,19 +43,11 @@ pub async fn create_claims(
         }
         *is_unknown = false;
     }
-    let view = cx.view();
-    let mut room = LimitHeadroom::new(&view.snapshot, replaced);
-    let admitted: Vec<Result<(), LaunchError>> = planned
-        .iter()
-        .map(|planned| admit(&view, &mut room, planned))
-        .collect();
+    let admitted = admit(&cx.view().snapshot, planned, replaced);
     let creations: Vec<_> = planned
         .iter()
         .zip(admitted)
-        .map(|(planned, admitted)| async move {
-            admitted?;
-            create(cx, planned, reason).await
-        })
+        .map(|(planned, admitted)| async move { create(cx, planned, admitted?, reason).await })
         .collect();
     let created = futures::stream::iter(creations).buffered(PARALLEL);
     let created: Vec<_> = created.collect().await;
@@ -101,42 +86,20 @@ async fn add_unreported(cx: &Context) -> Result<(), ReconcileError> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The NodePool does not exist any more.
-    #[error("nodepool `{0}` not found")]
-    NoPool(String),
-    /// The NodePool has grown since the plan.
+    /// What the plan relied on has changed since.
     #[error(transparent)]
-    LimitExceeded(#[from] LimitExceeded),
+    NotAdmitted(#[from] NotAdmitted),
     /// The request failed.
     #[error(transparent)]
     Reconcile(#[from] ReconcileError),
 }
 
-/// Checks that the NodePool exists and that its limits allow the planned node.
-fn admit<'a>(
-    view: &'a View,
-    room: &mut LimitHeadroom<'a>,
-    planned: &PlannedNodeClaim,
-) -> Result<(), LaunchError> {
-    let pool = view
-        .node_pool(&planned.node_pool)
-        .ok_or_else(|| LaunchError::NoPool(planned.node_pool.clone()))?;
-    Ok(room.take(pool, planned)?)
-}
-
 async fn create(
     cx: &Context,
     planned: &PlannedNodeClaim,
+    claim: NodeClaim,
     reason: &'static str,
 ) -> Result<NodeClaim, LaunchError> {
-    let mut claim = planned.to_node_claim();
-    if claim.spec.termination_grace_period.is_none() {
-        let profile = cx.provider.profile();
-        claim
-            .spec
-            .termination_grace_period
-            .clone_from(&profile.default_termination_grace_period);
-    }
     let created = cx
         .node_claims()
         .create(&PostParams::default(), &claim)

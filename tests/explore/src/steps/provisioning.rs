@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_core::lifecycle::after;
-use karpenter_core::lifecycle::provisioning::{Effect, Event, PodNomination, Question};
-use karpenter_core::limits::LimitHeadroom;
+use karpenter_core::lifecycle::provisioning::{
+    Effect, Event, PodNomination, Question, admit, has_limits,
+};
 use karpenter_core::pod::{Pod, PodKey};
 use karpenter_core::schedule::{Plan, PlannedNodeClaim, Policy, schedule};
 
@@ -123,24 +124,12 @@ impl World {
         replaced: &BTreeSet<String>,
         answer: Answer,
     ) -> Result<Vec<Option<Arc<NodeClaim>>>, Halt> {
-        let is_limited = |it: &PlannedNodeClaim| {
-            let pool = self.model.node_pool(&it.node_pool);
-            pool.is_some_and(|pool| !pool.spec.limits.is_empty())
-        };
-        if self.is_unknown && planned.iter().any(is_limited) {
+        if self.is_unknown && has_limits(&self.model, planned) {
             self.is_unknown = false;
             self.know_claims(|_| true);
         }
-        let snapshot = self.model.fork();
-        let mut room = LimitHeadroom::new(&snapshot, replaced);
-        let admitted: Vec<bool> = planned
-            .iter()
-            .map(|planned| {
-                let pool = snapshot.node_pool(&planned.node_pool);
-                pool.is_some_and(|pool| room.take(pool, planned).is_ok())
-            })
-            .collect();
-        let last = admitted.iter().rposition(|admitted| *admitted);
+        let admitted = admit(&self.model, planned, replaced);
+        let last = admitted.iter().rposition(Result::is_ok);
         let mut created = Vec::new();
         for (index, (planned, admitted)) in planned.iter().zip(admitted).enumerate() {
             let fault = if Some(index) == last {
@@ -148,11 +137,11 @@ impl World {
             } else {
                 Answer::Right
             };
-            if !admitted || fault == Answer::Failed {
+            let Some(admitted) = admitted.ok().filter(|_| fault != Answer::Failed) else {
                 created.push(None);
                 continue;
-            }
-            let mut claim = self.create_claim(planned)?;
+            };
+            let mut claim = self.create_claim(planned, admitted.clone())?;
             if fault == Answer::Lost {
                 self.is_unknown = true;
                 self.ghosts.unknown.insert(claim.name().to_owned());
@@ -161,7 +150,7 @@ impl World {
             }
             if fault == Answer::Doubled {
                 // No process can know of the first one in time.
-                claim = self.create_claim(planned)?;
+                claim = self.create_claim(planned, admitted)?;
                 self.know_claims(|it| it == claim.name());
             } else {
                 self.check_second_node(claim.name(), planned, !replaced.is_empty());
@@ -188,9 +177,13 @@ impl World {
         }
     }
 
-    fn create_claim(&mut self, planned: &PlannedNodeClaim) -> Result<Arc<NodeClaim>, Halt> {
+    fn create_claim(
+        &mut self,
+        planned: &PlannedNodeClaim,
+        admitted: NodeClaim,
+    ) -> Result<Arc<NodeClaim>, Halt> {
         self.write()?;
-        let (claim, pool) = (self.new_claim(planned), &planned.node_pool);
+        let (claim, pool) = (self.new_claim(admitted), &planned.node_pool);
         let (name, pods) = (claim.name().to_owned(), pods(&planned.pods));
         self.tell(|| format!("NodeClaim {name} of NodePool {pool} is created for {pods}"));
         self.put(claim.clone());
@@ -198,8 +191,8 @@ impl World {
     }
 
     /// Returns a NodeClaim as the API server creates it.
-    pub fn new_claim(&mut self, planned: &PlannedNodeClaim) -> NodeClaim {
-        let (mut claim, name) = (planned.to_node_claim(), format!("nc-{:04}", self.number(0)));
+    pub fn new_claim(&mut self, mut claim: NodeClaim) -> NodeClaim {
+        let name = format!("nc-{:04}", self.number(0));
         claim.metadata.name = Some(name.clone());
         claim.metadata.generate_name = None;
         claim.metadata.uid = Some(name);

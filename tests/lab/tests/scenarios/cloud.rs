@@ -1,12 +1,11 @@
 //! A cloud provider whose answers a scenario sets.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use karpenter_api::duration::Duration;
 use karpenter_api::v1::{NodeClaim, NodeClaimSpec, NodePool};
 use karpenter_core::instance_type::InstanceType;
 use karpenter_core::provider::{
@@ -63,8 +62,7 @@ pub struct Scripted {
     inner: Arc<dyn CloudProvider>,
     clock: Clock,
     pub hooks: Vec<Arc<Hook>>,
-    /// The profile with a default termination grace period.
-    patient: OnceLock<ProviderProfile>,
+    profile: ProviderProfile,
     /// Answers returned before the cloud itself is called.
     pub deletions: Mutex<VecDeque<Result<(), CloudProviderError>>>,
     /// Errors that launches are answered with before the cloud itself is asked.
@@ -86,15 +84,24 @@ pub struct Scripted {
 impl Scripted {
     /// Restarts the world's controllers with such a cloud.
     pub async fn in_world(world: &mut World, hooks: Vec<Arc<Hook>>) -> Arc<Self> {
+        Self::with_profile(world, hooks, |profile| profile).await
+    }
+
+    /// Restarts the world's controllers with such a cloud that has another profile.
+    pub async fn with_profile(
+        world: &mut World,
+        hooks: Vec<Arc<Hook>>,
+        change: impl FnOnce(ProviderProfile) -> ProviderProfile,
+    ) -> Arc<Self> {
         world.cluster.stop_controllers().await;
         let (clock, client) = (world.cluster.clock, world.cluster.testbed.client());
         let mut made = None;
         world.cluster.start_controllers_with(client, |inner| {
             let scripted = Arc::new(Self {
+                profile: change(inner.profile().clone()),
                 inner,
                 clock,
                 hooks,
-                patient: OnceLock::new(),
                 deletions: Mutex::default(),
                 creations: Mutex::default(),
                 drift: Mutex::default(),
@@ -109,13 +116,6 @@ impl Scripted {
             scripted
         });
         made.unwrap()
-    }
-
-    /// Sets the default termination grace period for NodePools without one, once.
-    pub fn set_grace(&self, grace: Duration) {
-        let profile = self.inner.profile().clone();
-        let patient = profile.with_default_termination_grace_period(grace);
-        self.patient.set(patient).unwrap();
     }
 
     fn note(&self, method: &'static str, claim: &NodeClaim) {
@@ -151,7 +151,7 @@ impl Scripted {
 #[async_trait]
 impl CloudProvider for Scripted {
     fn profile(&self) -> &ProviderProfile {
-        self.patient.get().unwrap_or_else(|| self.inner.profile())
+        &self.profile
     }
     fn registration_hooks(&self) -> Vec<Arc<dyn RegistrationHook>> {
         let hooks = self.hooks.iter().map(Arc::clone);

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::NodeClaim;
 use karpenter_api::v1::NodePool;
-use karpenter_core::provider::HookOutcome;
+use karpenter_core::provider::{HookOutcome, ProviderProfile};
 use karpenter_fixtures::Object;
 use serde_json::json;
 
@@ -195,24 +195,13 @@ async fn a_nodepool_of_another_provider_is_ignored() {
 
 /// Conformance: SCH-009
 #[tokio::test(start_paused = true)]
-async fn the_grace_period_is_that_of_the_nodepool_or_provider_or_unset() {
-    for (of_pool, of_provider, expected) in [
-        (Some("7m"), Some("3m"), json!("7m")),
-        (None, Some("3m"), json!("3m")),
-        (None, None, json!(null)),
-    ] {
-        let pool = match of_pool {
-            Some(period) => never().termination_grace_period(period),
-            None => never(),
-        };
-        let mut world = World::with(pool).await;
-        let cloud = Scripted::in_world(&mut world, Vec::new()).await;
-        if let Some(text) = of_provider {
-            cloud.set_grace(text.parse().unwrap());
-        }
-        world.run("app", 1).await;
-        let claim = claim(&world).await.unwrap();
-        let spec = serde_json::to_value(&claim.spec).unwrap();
-        assert_eq!(spec["terminationGracePeriod"], expected);
-    }
+async fn a_nodeclaim_has_the_default_grace_period_of_the_provider() {
+    let mut world = World::with(never()).await;
+    let grace = "3m".parse().unwrap();
+    let patient = |profile: ProviderProfile| profile.with_default_termination_grace_period(grace);
+    Scripted::with_profile(&mut world, Vec::new(), patient).await;
+    world.run("app", 1).await;
+    let claim = claim(&world).await.unwrap();
+    let spec = serde_json::to_value(&claim.spec).unwrap();
+    assert_eq!(spec["terminationGracePeriod"], json!("3m"));
 }

@@ -31,6 +31,7 @@
 //!
 //! UPSTREAM: pkg/controllers/provisioning/provisioner.go
 
+mod admission;
 mod batch;
 mod buffers;
 mod nominated_nodes;
@@ -45,6 +46,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+pub use admission::{NotAdmitted, admit, has_limits};
 pub use batch::BatchWindow;
 pub use buffers::PlacedBuffers;
 pub use nominated_nodes::PodNomination;
@@ -105,7 +107,7 @@ pub enum Effect {
     Plan(Arc<Question>),
     /// Protect nodes from disruption, because pods are nominated to them.
     Nominate(BTreeSet<String>),
-    /// Create the NodeClaims of the planned nodes.
+    /// Create the NodeClaims of the planned nodes: see [`admit`].
     Launch(Arc<Question>, Arc<Plan>),
     /// Write `status.nominatedNodeName` of pods, in this order, if they are still pending. A write that fails is repeated later.
     NominatePods(Vec<PodNomination>),

@@ -15,7 +15,7 @@ use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::node_claim::{
     Effect, Event as JoiningEvent, HookAnswers, Joining, LaunchFailure, Surroundings,
 };
-use karpenter_core::limits::LimitHeadroom;
+use karpenter_core::lifecycle::provisioning::admit;
 use karpenter_core::schedule::PlannedNodeClaim;
 use karpenter_core::static_capacity::{Reservations, missing, node_limit, population, surplus};
 
@@ -34,27 +34,20 @@ impl Stepper {
         replaced: &BTreeSet<String>,
     ) -> Vec<Option<(String, Launch)>> {
         let snapshot = self.cluster.snapshot();
-        let mut room = LimitHeadroom::new(&snapshot, replaced);
-        let admitted: Vec<bool> = planned
+        let admitted = admit(&snapshot, planned, replaced);
+        planned
             .iter()
-            .map(|planned| {
-                let pool = snapshot.node_pool(&planned.node_pool);
-                pool.is_some_and(|pool| room.take(pool, planned).is_ok())
-            })
-            .collect();
-        let admitted = planned.iter().zip(admitted);
-        admitted
-            .map(|(planned, admitted)| admitted.then(|| self.create(&snapshot, planned))?)
+            .zip(admitted)
+            .map(|(planned, claim)| self.create(&snapshot, &planned.node_pool, claim.ok()?))
             .collect()
     }
 
     fn create(
         &mut self,
         snapshot: &Snapshot,
-        planned: &PlannedNodeClaim,
+        pool: &str,
+        mut claim: NodeClaim,
     ) -> Option<(String, Launch)> {
-        let pool = &planned.node_pool;
-        let mut claim = planned.to_node_claim();
         let (chosen, launch) = self.cloud.choose(snapshot, pool, &claim)?;
         let name = self.cloud.name(snapshot, pool);
         claim.metadata.name = Some(name.clone());

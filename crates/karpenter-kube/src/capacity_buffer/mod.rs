@@ -10,12 +10,13 @@
 mod resolution;
 mod stores;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use karpenter_api::v1::NodeClaim;
-use karpenter_core::capacity_buffer::{MAX_PODS, MAX_PODS_OF_ALL, buffer_of, pods};
+use karpenter_core::capacity_buffer::{MAX_PODS, MAX_PODS_OF_ALL, pods};
 use karpenter_core::cluster::Snapshot;
+use karpenter_core::lifecycle::provisioning::PlacedBuffers;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
 use parking_lot::Mutex;
@@ -28,53 +29,34 @@ use crate::controller::{ObjectKey, Queue};
 /// The in-memory pods of all buffers and their nodes. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Buffers {
-    states: Arc<Mutex<BTreeMap<ObjectKey, BufferState>>>,
+    state: Arc<Mutex<State>>,
     changed: Queue<ObjectKey>,
 }
 
 #[derive(Debug, Default)]
-struct BufferState {
-    pods: Vec<Arc<Pod>>,
-    /// Number of pods on each node, by the latest plan; `None` before the first plan. Nodes are named by their NodeClaim,
-    /// whose name stays the same when the Node joins, or by their own name if they have none.
-    placed: Option<BTreeMap<String, usize>>,
-    /// Number of pods on nodes that are not launched yet.
-    launching: usize,
+struct State {
+    pods: BTreeMap<ObjectKey, Vec<Arc<Pod>>>,
+    placed: PlacedBuffers,
 }
 
 impl Buffers {
     /// Returns the in-memory pods of all buffers.
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<Pod>> {
-        self.states
-            .lock()
-            .values()
-            .flat_map(|state| state.pods.iter().cloned())
-            .collect()
+        self.state.lock().pods.values().flatten().cloned().collect()
     }
 
     /// Returns whether no buffer has pods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.states
-            .lock()
-            .values()
-            .all(|state| state.pods.is_empty())
+        self.state.lock().pods.values().all(Vec::is_empty)
     }
 
     /// Returns the number of in-memory pods on each node of `snapshot`, by
     /// [`NodeState::name`](karpenter_core::cluster::NodeState::name).
     #[must_use]
     pub fn on_nodes(&self, snapshot: &Snapshot) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        let states = self.states.lock();
-        let placed = states.values().filter_map(|state| state.placed.as_ref());
-        for (target, count) in placed.flatten() {
-            if let Some(node) = snapshot.node(target) {
-                *counts.entry(node.name().to_owned()).or_default() += count;
-            }
-        }
-        counts
+        self.state.lock().placed.on_nodes(snapshot)
     }
 
     /// Records where a plan places `pods`, which are all buffer pods of the request. `claims` are the NodeClaims created
@@ -86,46 +68,16 @@ impl Buffers {
         claims: &[Option<Arc<NodeClaim>>],
         snapshot: &Snapshot,
     ) {
-        #[derive(Default)]
-        struct Found {
-            placed: BTreeMap<String, usize>,
-            launching: usize,
-        }
-        let mut found: BTreeMap<ObjectKey, Found> = BTreeMap::new();
-        let mut owners = BTreeMap::new();
-        for pod in pods {
-            if let Some((namespace, name)) = buffer_of(pod) {
-                let key = ObjectKey::namespaced(namespace, name);
-                found.entry(key.clone()).or_default();
-                owners.insert(pod.key.uid.as_str(), key);
-            }
-        }
-        let existing = plan.existing.iter().filter(|p| p.buffer).map(|placement| {
-            let claim = snapshot.node(&placement.node).and_then(|n| n.claim_name());
-            (&placement.pod, claim.unwrap_or(&placement.node), false)
-        });
-        let launched = plan.new_node_claims.iter().zip(claims);
-        let launched = launched.filter_map(|(planned, claim)| Some((planned, claim.as_ref()?)));
-        let launched = launched.flat_map(|(planned, claim)| {
-            let pods = planned.buffer_pods.iter();
-            pods.map(move |pod| (pod, claim.name(), true))
-        });
-        for (pod, target, launching) in existing.chain(launched) {
-            let owner = owners.get(pod.uid.as_str());
-            if let Some(found) = owner.and_then(|key| found.get_mut(key)) {
-                *found.placed.entry(target.to_owned()).or_default() += 1;
-                found.launching += usize::from(launching);
-            }
-        }
-        let mut states = self.states.lock();
-        for (key, Found { placed, launching }) in found {
-            if let Some(state) = states.get_mut(&key) {
-                let fitted = state.fits();
-                state.placed = Some(placed);
-                state.launching = launching;
-                if state.fits() != fitted {
-                    self.changed.add(key);
-                }
+        let state = &mut *self.state.lock();
+        let fitted: Vec<Option<bool>> = state.pods.keys().map(|key| state.fits(key)).collect();
+        let created = claims.iter().map(|claim| Some(claim.as_ref()?.name()));
+        state.placed.record(pods, plan, created, snapshot);
+        // A buffer may have been deleted since the request.
+        let known: BTreeSet<String> = state.pods.keys().map(ObjectKey::to_string).collect();
+        state.placed.retain(|buffer| known.contains(buffer));
+        for (key, fitted) in state.pods.keys().zip(fitted) {
+            if state.fits(key) != fitted {
+                self.changed.add(key.clone());
             }
         }
     }
@@ -133,42 +85,43 @@ impl Buffers {
     /// Replaces the pods of a buffer by `count` copies of the chunk, or as many as [`MAX_PODS`] and [`MAX_PODS_OF_ALL`] allow.
     /// Returns whether they have changed, and their number.
     fn set(&self, key: &ObjectKey, chunk: &Pod, count: u32) -> (bool, u32) {
-        let mut states = self.states.lock();
-        let others = states.iter().filter(|(other, _)| *other != key);
-        let others: usize = others.map(|(_, state)| state.pods.len()).sum();
+        let state = &mut *self.state.lock();
+        let others = state.pods.iter().filter(|(other, _)| *other != key);
+        let others: usize = others.map(|(_, pods)| pods.len()).sum();
         let room = MAX_PODS_OF_ALL.saturating_sub(others);
         let count = count
             .min(MAX_PODS)
             .min(u32::try_from(room).unwrap_or(u32::MAX));
-        let (state, pods) = (states.entry(key.clone()).or_default(), pods(chunk, count));
-        let changed = state.pods != pods;
+        let pods = pods(chunk, count);
+        let changed = state.pods.get(key).map_or(&[][..], Vec::as_slice) != pods;
         if changed {
-            *state = BufferState {
-                pods,
-                ..BufferState::default()
-            };
+            state.forget(key);
+            state.pods.insert(key.clone(), pods);
         }
         (changed, count)
     }
 
     /// Removes a buffer; returns false if it had no pods.
     fn forget(&self, key: &ObjectKey) -> bool {
-        self.states
-            .lock()
-            .remove(key)
-            .is_some_and(|state| !state.pods.is_empty())
+        let pods = self.state.lock().forget(key);
+        pods.is_some_and(|pods| !pods.is_empty())
     }
 
     /// Returns whether all pods of a buffer have a node; `None` before the first plan.
     fn fits(&self, key: &ObjectKey) -> Option<bool> {
-        self.states.lock().get(key)?.fits()
+        self.state.lock().fits(key)
     }
 }
 
-impl BufferState {
-    fn fits(&self) -> Option<bool> {
-        let placed: usize = self.placed.as_ref()?.values().sum();
-        Some(placed - self.launching == self.pods.len())
+impl State {
+    fn forget(&mut self, key: &ObjectKey) -> Option<Vec<Arc<Pod>>> {
+        let forgotten = key.to_string();
+        self.placed.retain(|buffer| buffer != forgotten);
+        self.pods.remove(key)
+    }
+
+    fn fits(&self, key: &ObjectKey) -> Option<bool> {
+        Some(self.placed.ready(&key.to_string())? == self.pods.get(key)?.len())
     }
 }
 

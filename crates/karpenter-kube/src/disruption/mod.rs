@@ -179,6 +179,8 @@ impl Periodic for Disruption {
         if self.process.is_due(self.cx.clock.now()) {
             self.pauses.report(&self.cx, &self.cx.view());
             self.refresh_instance_types().await?;
+            let on_nodes = self.cx.buffers.on_nodes(&self.cx.view().snapshot);
+            self.process.set_buffer_pods(on_nodes);
             self.on(Event::Due).await?;
         }
         while self.process.is_passing() {

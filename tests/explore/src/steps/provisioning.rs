@@ -104,9 +104,10 @@ impl World {
         let snapshot = self.model.fork();
         if !self.setting.buffer_pods.is_empty() {
             let names = created.iter().map(|claim| Some(claim.as_ref()?.name()));
-            if self.buffers.record(plan, names, &snapshot) {
-                self.disruption_mut().reconsider();
-            }
+            let pods = &self.setting.buffer_pods;
+            self.buffers.record(pods, plan, names, &snapshot);
+            let on_nodes = self.buffers.on_nodes(&snapshot);
+            self.disruption_mut().set_buffer_pods(on_nodes);
         }
         let names = created
             .iter()

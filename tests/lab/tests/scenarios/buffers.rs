@@ -99,6 +99,20 @@ async fn a_buffer_of_a_template_gets_its_capacity_until_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_is_empty_at_once_when_its_buffer_is_deleted() {
+    let world = world().await;
+    template(&world, "1").await;
+    let of_template = json!({"podTemplateRef": {"name": "chunk"}, "replicas": 1});
+    buffer(&world, of_template).await;
+    let wanted = [(PROVISIONING, "True", "FitsExistingCapacity")];
+    until(&world, &wanted).await;
+    // The last disruption pass found nothing to do, and the next one is minutes away.
+    world.pass(400).await;
+    delete(&world).await;
+    world.until_empty(60).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_buffer_follows_the_scale_of_its_workload() {
     let world = world().await;
     world.run("app", 4).await;

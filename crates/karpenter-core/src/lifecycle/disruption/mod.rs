@@ -116,6 +116,8 @@ pub struct Disruption {
     cooldowns: BTreeMap<String, Cooldown>,
     recent_replacements: RecentReplacements,
     unseen_pools: BTreeSet<String>,
+    /// Number of pods of capacity buffers on each node.
+    buffer_pods: BTreeMap<String, usize>,
     fruitless: Option<Fruitless>,
     next_plan: Timestamp,
     /// When taints are removed again; no pass is made before.
@@ -176,6 +178,7 @@ impl Disruption {
             cooldowns: BTreeMap::new(),
             recent_replacements: RecentReplacements::default(),
             unseen_pools: BTreeSet::new(),
+            buffer_pods: BTreeMap::new(),
             fruitless: None,
             next_plan: now,
             untaint_at: None,
@@ -202,9 +205,13 @@ impl Disruption {
         self.executions.extend(Execution::of_marks(snapshot, now));
     }
 
-    /// Makes the next pass plan, though nothing has changed that it knows of.
-    pub fn reconsider(&mut self) {
-        self.fruitless = None;
+    /// Sets how many pods of capacity buffers are on each node, which the snapshot does not tell. The next pass plans if that has
+    /// changed.
+    pub fn set_buffer_pods(&mut self, on_nodes: BTreeMap<String, usize>) {
+        if self.buffer_pods != on_nodes {
+            self.buffer_pods = on_nodes;
+            self.fruitless = None;
+        }
     }
 
     /// Returns when the next pass is due.

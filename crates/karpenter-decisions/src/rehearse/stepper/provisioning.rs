@@ -47,8 +47,8 @@ impl Stepper {
                 self.nominate(nodes.iter().map(String::as_str));
                 None
             }
-            provisioning::Effect::Launch(_, plan) => {
-                let claims = self.launch_planned(&plan, snapshot);
+            provisioning::Effect::Launch(question, plan) => {
+                let claims = self.launch_planned(&question, &plan, snapshot);
                 Some(provisioning::Event::Launched(claims))
             }
             // Pods are bound where they were planned without it.
@@ -76,18 +76,23 @@ impl Stepper {
     }
 
     /// Creates the NodeClaims of a plan, and binds the pods that fit on existing nodes; returns the names of the NodeClaims.
-    fn launch_planned(&mut self, plan: &Plan, snapshot: &Snapshot) -> Vec<Option<String>> {
+    fn launch_planned(
+        &mut self,
+        question: &Question,
+        plan: &Plan,
+        snapshot: &Snapshot,
+    ) -> Vec<Option<String>> {
         let created = self.create_claims(&plan.new_node_claims, &BTreeSet::new());
         let name = |created: &Option<(String, Launch)>| Some(created.as_ref()?.0.clone());
         let names: Vec<Option<String>> = created.iter().map(name).collect();
         let after = self.cluster.snapshot();
-        if self
-            .buffers
-            .record(plan, names.iter().map(Option::as_deref), &after)
-        {
-            // Nodes with other buffer pods than before are not in the epoch of a pass that found nothing.
-            self.disrupting.reconsider();
-        }
+        let (pods, claims) = (
+            &question.query.buffer_pods,
+            names.iter().map(Option::as_deref),
+        );
+        self.buffers.record(pods, plan, claims, &after);
+        let on_nodes = self.buffers.on_nodes(&after);
+        self.disrupting.set_buffer_pods(on_nodes);
         if let Some(objective) = plan.objective.filter(|objective| objective.lowest > 0.0) {
             self.report.add_objective(objective);
         }

@@ -75,7 +75,7 @@ pub struct Context {
     pub pool_writes: Writes<NodePool>,
     /// Capacity that is reserved for pods that do not exist yet.
     pub buffers: Buffers,
-    /// NodeClaims of static NodePools that are about to be created.
+    /// The process of static NodePools.
     pub static_capacity: StaticCapacity,
     /// Held while NodeClaims of NodePools with limits are created: whether a request was not answered, so that the model may lack one.
     pub limited: tokio::sync::Mutex<bool>,

@@ -40,3 +40,39 @@ impl Backoff {
         self.after(failures).mul_f64(0.5 + share / 2.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: Backoff = Backoff {
+        base: Duration::from_secs(60),
+        max: Duration::from_secs(600),
+    };
+
+    #[test]
+    fn the_delay_of_a_failing_key_grows_up_to_a_limit() {
+        let delay = |failures| BACKOFF.of("a", failures).as_secs();
+        assert!((30..=60).contains(&delay(1)));
+        assert!((60..=120).contains(&delay(2)));
+        assert!((3..40).all(|failures| delay(failures) <= 600));
+        assert!(delay(40) >= 300);
+    }
+
+    #[test]
+    fn keys_that_failed_together_are_not_retried_together() {
+        let delays: Vec<Duration> = (0..100)
+            .map(|n| BACKOFF.of(&format!("pool-{n}"), 1))
+            .collect();
+        let half = Duration::from_secs(30);
+        assert!(delays.iter().all(|delay| (half..=2 * half).contains(delay)));
+        let early = delays
+            .iter()
+            .filter(|delay| **delay < half.mul_f64(1.5))
+            .count();
+        assert!(
+            (25..=75).contains(&early),
+            "{early} of 100 in the first half"
+        );
+    }
+}

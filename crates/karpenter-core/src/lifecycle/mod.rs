@@ -12,6 +12,7 @@ pub mod drain;
 pub mod node_claim;
 pub mod pod_events;
 pub mod provisioning;
+pub mod static_pools;
 pub mod termination;
 
 use std::time::Duration;

@@ -198,7 +198,7 @@ impl RequestApplier {
         }
         let annotations = pool.metadata.annotations.get_or_insert_default();
         annotations.extend(given);
-        if pool.is_static() && !self.gates.static_capacity {
+        if pool.is_static() && !self.gates.static_pools.enabled {
             self.note(format!(
                 "{of} launches no nodes: it has `replicas`, and the feature gate StaticCapacity is off."
             ));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use karpenter_core::behavior::Behavior;
 use karpenter_core::disruption::DisruptionRequest;
+use karpenter_core::lifecycle::static_pools;
 use karpenter_core::schedule::{Cancel, Policy};
 
 use crate::bundle::Bundle;
@@ -27,10 +28,21 @@ pub const LENGTH: SignedDuration = SignedDuration::from_hours(1);
 pub struct Gates {
     /// CapacityBuffer: the pods of capacity buffers are planned.
     pub capacity_buffers: bool,
-    /// StaticCapacity: NodePools with `replicas` have that number of nodes.
-    pub static_capacity: bool,
+    /// How static NodePools have their number of nodes.
+    pub static_pools: static_pools::Settings,
     /// NodeOverlay: instance types have NodeOverlays applied.
     pub node_overlays: bool,
+}
+
+impl Gates {
+    /// Returns the gates by their names in the options of the controllers.
+    pub fn of(is_on: impl Fn(&str) -> bool) -> Self {
+        Self {
+            capacity_buffers: is_on("CapacityBuffer"),
+            static_pools: static_pools::Settings::of(&is_on),
+            node_overlays: is_on("NodeOverlay"),
+        }
+    }
 }
 
 /// The settings of the controllers, and the time at which the snapshot was taken.
@@ -104,12 +116,7 @@ impl Settings {
         };
         settings.batch_idle = option("batch-idle-duration").unwrap_or(settings.batch_idle);
         settings.batch_max = option("batch-max-duration").unwrap_or(settings.batch_max);
-        let is_on = |gate: &str| captured.gates.get(gate).is_some_and(|is_on| *is_on);
-        settings.gates = Gates {
-            capacity_buffers: is_on("CapacityBuffer"),
-            static_capacity: is_on("StaticCapacity"),
-            node_overlays: is_on("NodeOverlay"),
-        };
+        settings.gates = Gates::of(|gate| captured.gates.get(gate).is_some_and(|is_on| *is_on));
         settings.engine.clone_from(&bundle.engine);
         settings
     }

@@ -8,6 +8,7 @@ use karpenter_api::v1::{ConsolidationPolicy, NodePool};
 use karpenter_core::behavior::{Behavior, RULES};
 use karpenter_core::capacity_buffer::buffer_of;
 use karpenter_core::cluster::{Cluster, Snapshot};
+use karpenter_core::lifecycle::static_pools;
 use karpenter_core::schedule::Packing;
 
 use super::plan::{Action, FirstDifference, RuleAlone, Step, VersionRun, Versions};
@@ -60,7 +61,9 @@ fn known(version: &str) -> (Gates, bool) {
     };
     let gates = Gates {
         capacity_buffers: since_1_14,
-        static_capacity: since_1_13,
+        static_pools: static_pools::Settings {
+            enabled: since_1_13,
+        },
         node_overlays: since_1_13,
     };
     (gates, since_1_14)
@@ -93,14 +96,10 @@ impl As {
         this.settings.disruption.multi_node.max_replacements = 1;
         let (knows, knows_balanced) = known(version);
         let gates = &mut this.settings.gates;
-        let was = std::mem::replace(
-            gates,
-            Gates {
-                capacity_buffers: gates.capacity_buffers && knows.capacity_buffers,
-                static_capacity: gates.static_capacity && knows.static_capacity,
-                node_overlays: gates.node_overlays && knows.node_overlays,
-            },
-        );
+        let was = *gates;
+        gates.capacity_buffers &= knows.capacity_buffers;
+        gates.static_pools.enabled &= knows.static_pools.enabled;
+        gates.node_overlays &= knows.node_overlays;
         if was.capacity_buffers && !knows.capacity_buffers {
             let pods = std::mem::take(&mut this.settings.disruption.query.buffer_pods);
             let of = pods.iter().filter_map(|pod| buffer_of(pod));
@@ -109,7 +108,7 @@ impl As {
                 format!("{version} does not know CapacityBuffers: {names} are left out.")
             });
         }
-        if was.static_capacity && !knows.static_capacity {
+        if was.static_pools.enabled && !knows.static_pools.enabled {
             let pools = snapshot.node_pools().filter(|pool| pool.is_static());
             let names = named(pools.map(|pool| pool.name().to_owned()));
             this.leave_out(names, |names| {

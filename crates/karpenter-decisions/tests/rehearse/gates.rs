@@ -1,5 +1,6 @@
 //! A rehearsal follows the feature gates of the controllers.
 
+use karpenter_api::v1::NodeClaim;
 use karpenter_decisions::bundle::{self, Bundle};
 use karpenter_decisions::rehearse::plan::Plan;
 use karpenter_decisions::rehearse::request::PlanRequest;
@@ -15,7 +16,7 @@ fn fixed() -> World {
 
 fn with_gates() -> Settings {
     let mut settings = Settings::at(now());
-    settings.gates.static_capacity = true;
+    settings.gates.static_pools.enabled = true;
     settings.gates.node_overlays = true;
     settings
 }
@@ -50,6 +51,20 @@ fn a_static_node_pool_launches_and_deletes_nothing_if_the_gate_is_off() {
     let fewer = json!({ "changes": [{ "apply": pool(json!({ "replicas": 0 })) }] });
     let plan = fixed().node("a", 4).plan(fewer);
     assert_eq!(described(&plan.steps), [""; 0]);
+}
+
+#[test]
+fn a_node_of_a_static_node_pool_that_expires_is_replaced_at_once() {
+    let mut world = World::new(json!({ "replicas": 1 })).node("a", 2);
+    let snapshot = world.snapshot();
+    let mut claim = NodeClaim::clone(snapshot.node_claim("a-claim").unwrap());
+    claim.spec.expire_after = "12h10m".parse().unwrap();
+    world.0.apply_node_claim(&claim);
+    let plan = world.ask_with(&with_gates(), json!({})).unwrap();
+    let steps = ["delete Expired a", "launch Static 1xm-2"];
+    assert_eq!(described(&plan.steps), steps);
+    let after: Vec<i64> = plan.steps.iter().map(|step| step.after).collect();
+    assert_eq!(after, [540, 540]);
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn a_rehearsal_that_ends_early_says_why() {
     const { assert!(MAX_RUNS == 40_000) };
 
     let mut settings = Settings::at(now());
-    settings.gates.static_capacity = true;
+    settings.gates.static_pools.enabled = true;
     let of_static = |replicas: u32| {
         let world = World::new(json!({ "replicas": replicas }));
         let asked = json!({ "for": "0s" });

@@ -221,7 +221,7 @@ fn what_a_version_does_not_know_is_left_out_and_named() {
 #[test]
 fn objects_that_a_version_does_not_know_are_named() {
     let mut settings = Settings::at(now());
-    settings.gates.static_capacity = true;
+    settings.gates.static_pools.enabled = true;
     settings.gates.node_overlays = true;
     let mut world = World::new(json!({ "replicas": 1 }));
     let overlay = json!({ "metadata": { "name": "cheap" }, "spec": { "requirements": [] } });

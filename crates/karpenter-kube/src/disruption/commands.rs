@@ -1,6 +1,6 @@
 //! The requests of a command to the API server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,29 +23,6 @@ const DELETE_TRIES: u32 = 4;
 const DELETE_RETRY: Duration = Duration::from_secs(1);
 /// Longest delay between these attempts.
 const DELETE_WAIT: Duration = Duration::from_secs(10);
-
-/// Reserves headroom below the limits of static NodePools, or nothing; returns whether it did.
-pub(super) fn reserve(cx: &Context, view: &View, nodes: &BTreeMap<String, u32>) -> bool {
-    let mut reserved = BTreeMap::new();
-    for (name, wanted) in nodes {
-        let pool = view.node_pool(name);
-        let granted = pool.map_or(0, |pool| {
-            cx.static_capacity.reserve(&cx.model, pool, *wanted)
-        });
-        reserved.insert(name.clone(), granted);
-        if granted < *wanted {
-            release(cx, &reserved);
-            return false;
-        }
-    }
-    true
-}
-
-pub(super) fn release(cx: &Context, nodes: &BTreeMap<String, u32>) {
-    for (pool, count) in nodes {
-        cx.static_capacity.release(pool, *count);
-    }
-}
 
 /// Taints the nodes of a command.
 pub(super) async fn taint(cx: Arc<Context>, view: Arc<View>, command: Arc<Command>) -> Answer {

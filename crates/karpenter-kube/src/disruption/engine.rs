@@ -64,7 +64,8 @@ pub(crate) fn request(
         max_replacements: cx.options.consolidation_max_replacements,
     };
     request.single_node_cancel = Some(time_limit(cx.clock.real_duration(SINGLE_NODE_LIMIT), &stop));
-    request.static_headroom = cx.static_capacity.drift_headroom(&cx.model);
+    let pools = &cx.static_capacity;
+    request.static_headroom = pools.with(&cx.model, |pools, latest| pools.drift_headroom(latest));
     let started = Instant::now();
     request.stopwatch = Some(Arc::new(move || started.elapsed()));
     request.threads = cx.options.cores();

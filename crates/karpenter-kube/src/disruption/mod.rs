@@ -100,10 +100,14 @@ impl Disruption {
                 self.spawn(engine::validate(cx, Arc::clone(view), command, inputs));
             }
             Effect::Reserve(nodes) => {
-                let reserved = commands::reserve(&cx, view, &nodes);
+                let pools = &cx.static_capacity;
+                let reserved = pools.with(&cx.model, |pools, latest| pools.reserve(&nodes, latest));
                 return Ok(Some(Event::Reserved(reserved)));
             }
-            Effect::Release(nodes) => commands::release(&cx, &nodes),
+            Effect::Release(nodes) => {
+                let pools = &cx.static_capacity;
+                pools.with(&cx.model, |pools, _| pools.release(&nodes));
+            }
             Effect::Taint(command) => self.spawn(commands::taint(cx, Arc::clone(view), command)),
             Effect::Untaint(nodes) => self.spawn(commands::untaint(cx, nodes)),
             Effect::Launch(command) => self.spawn(commands::launch(cx, command)),

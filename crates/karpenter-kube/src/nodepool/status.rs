@@ -264,7 +264,7 @@ impl Controller for Status {
         let mut after = NodePool::clone(before);
         after.initialize_conditions(now);
         let mut warnings = validate(&mut after, &self.cx.provider.profile().well_known, now);
-        if before.is_static() && !self.cx.options.feature_gates.static_capacity {
+        if before.is_static() && !self.cx.static_capacity.is_enabled() {
             warnings.push(GATE_CLOSED.to_owned());
         }
         for warning in warnings {

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use karpenter_core::cluster::ClusterConfig;
+use karpenter_core::lifecycle::static_pools::Settings;
 use karpenter_core::provider::CloudProvider;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -255,6 +256,8 @@ impl Builder {
         #[cfg(not(feature = "decisions"))]
         let (is_shadow, listener) = (false, None);
         let events = (!is_shadow).then_some(events);
+        let gates = this.options.feature_gates;
+        let static_capacity = StaticCapacity::new(Settings::of(|gate| gates.is_on(gate)));
         let cx = Arc::new(Context {
             listener,
             clients: this.clients,
@@ -269,7 +272,7 @@ impl Builder {
             node_writes: Writes::trimmed(trim_node),
             pool_writes: Writes::default(),
             buffers: Buffers::default(),
-            static_capacity: StaticCapacity::default(),
+            static_capacity,
             limited: tokio::sync::Mutex::default(),
             pod_nomination_forbidden: AtomicBool::default(),
         });

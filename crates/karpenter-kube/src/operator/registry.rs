@@ -258,7 +258,7 @@ impl ControllerRegistry {
                 cx: Arc::clone(&cx),
             });
         }
-        if cx.options.feature_gates.static_capacity {
+        if cx.static_capacity.is_enabled() {
             self.controller(static_capacity::Provisioning::new(Arc::clone(&cx)));
             self.controller(static_capacity::Deprovisioning {
                 cx: Arc::clone(&cx),

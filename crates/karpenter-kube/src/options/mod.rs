@@ -406,6 +406,30 @@ impl Default for FeatureGates {
     }
 }
 
+impl FeatureGates {
+    /// Reports whether the gate of a name is on.
+    #[must_use]
+    pub fn is_on(mut self, name: &str) -> bool {
+        self.named(name).is_some_and(|gate| *gate)
+    }
+
+    fn named(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "NodeRepair" => &mut self.node_repair,
+            "ReservedCapacity" => &mut self.reserved_capacity,
+            "SpotToSpotConsolidation" => &mut self.spot_to_spot_consolidation,
+            "NodeOverlay" => &mut self.node_overlay,
+            "StaticCapacity" => &mut self.static_capacity,
+            "CapacityBuffer" => &mut self.capacity_buffer,
+            "DecisionRecords" => &mut self.decision_records,
+            "SchedulingHints" => &mut self.scheduling_hints,
+            "FlightRecorder" => &mut self.flight_recorder,
+            "PodNomination" => &mut self.pod_nomination,
+            _ => return None,
+        })
+    }
+}
+
 impl FromStr for FeatureGates {
     type Err = String;
 
@@ -417,19 +441,9 @@ impl FromStr for FeatureGates {
                 format!("invalid feature gate `{pair}`: must be of the form `Gate=true`")
             })?;
             let value = go_bool(value.trim())?;
-            match name.trim() {
-                "NodeRepair" => gates.node_repair = value,
-                "ReservedCapacity" => gates.reserved_capacity = value,
-                "SpotToSpotConsolidation" => gates.spot_to_spot_consolidation = value,
-                "NodeOverlay" => gates.node_overlay = value,
-                "StaticCapacity" => gates.static_capacity = value,
-                "CapacityBuffer" => gates.capacity_buffer = value,
-                "DecisionRecords" => gates.decision_records = value,
-                "SchedulingHints" => gates.scheduling_hints = value,
-                "FlightRecorder" => gates.flight_recorder = value,
-                "PodNomination" => gates.pod_nomination = value,
-                // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
-                _ => {}
+            // Gates of older and newer releases are ignored, so that a chart can be upgraded in either order.
+            if let Some(gate) = gates.named(name.trim()) {
+                *gate = value;
             }
         }
         Ok(gates)

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use karpenter_api::v1::NodePool;
-use karpenter_core::static_capacity::surplus;
+use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::lifecycle::static_pools::{Effect, Event, RESYNC_INTERVAL};
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
@@ -16,9 +16,6 @@ use crate::model::{Change, View};
 use crate::nodeclaim::removal::delete;
 use crate::options::Options;
 use crate::{logging, provisioning};
-
-/// Interval between reconciliations of a NodePool of the right size.
-const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps static NodePools from being too large.
 #[derive(Debug)]
@@ -77,13 +74,15 @@ impl Controller for Deprovisioning {
             .iter()
             .map(|claim| self.cx.claim_writes.latest(claim));
         let claims: Vec<_> = claims.collect();
-        let of_pool = claims.iter().map(AsRef::as_ref);
-        let Some(surplus) = surplus(&view.snapshot, pool, of_pool, self.cx.clock.now()) else {
-            return Ok(Next::Wait);
-        };
-        if surplus.is_empty() {
+        let claims: Vec<&NodeClaim> = claims.iter().map(AsRef::as_ref).collect();
+        let (shrink, now) = (Event::Shrink(pool.name(), &claims), self.cx.clock.now());
+        let pools = &self.cx.static_capacity;
+        let effect = pools.with(&self.cx.model, |pools, latest| {
+            pools.on(shrink, latest, now)
+        });
+        let Some(Effect::Delete(surplus)) = effect else {
             return Ok(Next::After(RESYNC_INTERVAL));
-        }
+        };
         let removals = surplus.into_iter().map(|claim| async {
             let deleted = delete(&self.cx, claim).await?;
             if deleted {

@@ -1,14 +1,12 @@
-//! NodePools of a fixed size (feature gate StaticCapacity): [`Provisioning`] creates missing NodeClaims, [`Deprovisioning`]
-//! deletes surplus ones, and [`StaticCapacity`] keeps both and static drift below `limits.nodes` together.
+//! NodePools of a fixed size (feature gate StaticCapacity): [`Provisioning`] creates missing NodeClaims, and [`Deprovisioning`]
+//! deletes surplus ones, as the process of `karpenter-core` decides. [`StaticCapacity`] is that process, which keeps both and static
+//! drift below `limits.nodes` together.
 
 mod deprovisioning;
 mod provisioning;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use karpenter_api::v1::NodePool;
-use karpenter_core::static_capacity::{Reservations, node_limit, population};
+use karpenter_core::cluster::Snapshot;
+use karpenter_core::lifecycle::static_pools::{Settings, StaticPools};
 use parking_lot::Mutex;
 
 pub use deprovisioning::Deprovisioning;
@@ -16,46 +14,31 @@ pub use provisioning::Provisioning;
 
 use crate::model::ModelHandle;
 
-/// NodeClaims of static NodePools that are about to be created. Cheap to clone; clones share the state.
-#[derive(Debug, Clone, Default)]
-pub struct StaticCapacity {
-    reservations: Arc<Mutex<Reservations>>,
-}
+/// The process of static NodePools, which several controllers share.
+#[derive(Debug)]
+pub struct StaticCapacity(Mutex<StaticPools>);
 
 impl StaticCapacity {
-    fn with<R>(&self, act: impl FnOnce(&mut Reservations) -> R) -> R {
-        act(&mut self.reservations.lock())
-    }
-
-    /// Reserves up to `wanted` nodes below the NodePool's limit, and returns how many. Each is to be released once the
-    /// model counts its NodeClaim, or once it could not be created.
+    /// Creates the process.
     #[must_use]
-    pub fn reserve(&self, model: &ModelHandle, pool: &NodePool, wanted: u32) -> u32 {
-        self.with(|reservations| {
-            // INVARIANT: the view is read under the lock. It contains what was released before.
-            let population = population(&model.view().snapshot, pool.name());
-            reservations.reserve(pool.name(), population, node_limit(pool), wanted)
-        })
+    pub fn new(settings: Settings) -> Self {
+        Self(Mutex::new(StaticPools::new(settings)))
     }
 
-    /// Releases reserved nodes.
-    pub fn release(&self, pool: &str, count: u32) {
-        self.with(|reservations| reservations.release(pool, count));
-    }
-
-    /// Returns how many drifted nodes of each static NodePool may be replaced now.
+    /// Reports whether the feature gate is on.
     #[must_use]
-    pub fn drift_headroom(&self, model: &ModelHandle) -> BTreeMap<String, u32> {
-        self.with(|reservations| {
-            let view = model.view();
-            let pools = view.snapshot.node_pools().filter(|pool| pool.is_static());
-            pools
-                .map(|pool| {
-                    let headroom =
-                        reservations.drift_headroom(pool, population(&view.snapshot, pool.name()));
-                    (pool.name().to_owned(), headroom)
-                })
-                .collect()
-        })
+    pub fn is_enabled(&self) -> bool {
+        self.0.lock().is_enabled()
+    }
+
+    /// Gives access to the process, with the latest snapshot.
+    pub fn with<R>(
+        &self,
+        model: &ModelHandle,
+        act: impl FnOnce(&mut StaticPools, &Snapshot) -> R,
+    ) -> R {
+        let process = &mut *self.0.lock();
+        // INVARIANT: the view is read under the lock. It contains what was released before.
+        act(process, &model.view().snapshot)
     }
 }

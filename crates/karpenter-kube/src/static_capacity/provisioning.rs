@@ -6,14 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use karpenter_api::conditions::{HasConditions, types};
 use karpenter_api::v1::{NodeClaim, NodePool};
+use karpenter_core::lifecycle::static_pools::{Effect, Event};
 use karpenter_core::schedule::PlannedNodeClaim;
-use karpenter_core::static_capacity::missing;
 
 use crate::context::Context;
-use crate::controller::{Backoff, Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::cooldown::Cooldowns;
+use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
 use crate::listener::{Decided, Made};
 use crate::logging;
 use crate::model::{Change, View};
@@ -21,40 +19,66 @@ use crate::options::Options;
 use crate::provisioning;
 use crate::provisioning::launch::create_claims;
 
-/// Interval between reconciliations of a NodePool of the right size.
-const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a NodePool at its limit waits.
-const AT_LIMIT_RETRY: Duration = Duration::from_secs(30);
 /// How long to wait for the model.
 const SYNC_RETRY: Duration = Duration::from_secs(1);
-/// Cool-down of a NodePool whose nodes cannot be launched.
-const COOLDOWN: Backoff = Backoff {
-    base: Duration::from_secs(2),
-    max: RESYNC_INTERVAL,
-};
 
 /// Keeps static NodePools from being too small.
 #[derive(Debug)]
 pub struct Provisioning {
     cx: Arc<Context>,
-    /// DIFFERS: upstream creates a NodeClaim as soon as the previous one could not be launched, as fast as the provider refuses.
-    cooldowns: Cooldowns,
 }
 
 impl Provisioning {
     /// Creates the controller.
     #[must_use]
     pub fn new(cx: Arc<Context>) -> Self {
-        Self {
-            cx,
-            cooldowns: Cooldowns::default(),
-        }
+        Self { cx }
     }
 
-    /// Returns how long the cool-down of a NodePool lasts.
-    fn cooldown(&self, pool: &str) -> Option<Duration> {
-        let until = self.cooldowns.until(pool)?;
-        Some(self.cx.clock.until(until)).filter(|cooldown| !cooldown.is_zero())
+    /// Hands an event to the process.
+    fn on<'a>(&self, event: Event<'a>) -> Option<Effect<'a>> {
+        let now = self.cx.clock.now();
+        let pools = &self.cx.static_capacity;
+        pools.with(&self.cx.model, |pools, latest| pools.on(event, latest, now))
+    }
+
+    /// Returns when a NodePool is due.
+    fn next(&self, pool: &str) -> Next {
+        let pools = &self.cx.static_capacity;
+        let next = pools.with(&self.cx.model, |pools, _| pools.next_of(pool));
+        next.map_or(Next::Wait, |next| {
+            let left = next.duration_since(self.cx.clock.now());
+            Next::After(Duration::try_from(left).unwrap_or_default())
+        })
+    }
+
+    /// Creates NodeClaims.
+    async fn launch(
+        &self,
+        view: &View,
+        node: PlannedNodeClaim,
+        count: u32,
+    ) -> Result<(), ReconcileError> {
+        let pool = node.node_pool.clone();
+        let planned = vec![node; count as usize];
+        // Dropped when the operator stops in between; the reservations are dropped with it.
+        let none_replaced = BTreeSet::new();
+        let created = create_claims(&self.cx, &planned, &none_replaced, "provisioned").await;
+        self.on(Event::Launched {
+            pool: &pool,
+            count,
+            failed: created.iter().any(Result::is_err),
+        });
+        let names = created.iter().map(|claim| claim.as_ref().ok());
+        let names: Vec<_> = names
+            .map(|claim| claim.map(|c| c.name().to_owned()))
+            .collect();
+        self.record(view, &planned, &names, None);
+        let failed = created.into_iter().filter_map(Result::err);
+        let errors: Vec<_> = failed
+            .map(|error| ReconcileError::Internal(format!("creating nodeclaim, {error}")))
+            .collect();
+        ReconcileError::collect(errors)
     }
 
     /// Records a pass over a NodePool that lacks nodes.
@@ -79,37 +103,6 @@ impl Provisioning {
             listener.decided(made, decided);
         }
     }
-
-    /// Records whether the change of a NodeClaim shows that the nodes of its NodePool can be launched.
-    fn learn(&self, pool: &str, before: Option<&NodeClaim>, after: Option<&NodeClaim>) {
-        let launched =
-            |claim: Option<&NodeClaim>| claim.is_some_and(|c| c.is_true(types::LAUNCHED));
-        let there = |claim: Option<&NodeClaim>| claim.is_some_and(|c| !c.is_deleting());
-        if launched(after) {
-            if !launched(before) {
-                self.cooldowns.succeeded(pool);
-            }
-        } else if there(before)
-            && !there(after)
-            && !launched(before)
-            && self.cooldown(pool).is_none()
-        {
-            // NodeClaims that were created together fail together: they count as one failure.
-            let clock = self.cx.clock;
-            self.cooldowns
-                .failed(pool, COOLDOWN, |duration| clock.instant_after(duration));
-        }
-    }
-}
-
-/// Returns whether a change of a NodePool may require more nodes.
-fn matters(before: Option<&NodePool>, after: &NodePool) -> bool {
-    after.is_static()
-        && before.is_none_or(|before| {
-            before.spec.replicas != after.spec.replicas
-                || before.spec.limits != after.spec.limits
-                || before.is_true(types::READY) != after.is_true(types::READY)
-        })
 }
 
 impl Controller for Provisioning {
@@ -122,29 +115,31 @@ impl Controller for Provisioning {
     }
 
     fn triggered_by(&self, change: &Change, view: &View, queue: &Queue<ObjectKey>) {
-        match change {
+        let (event, pool) = match change {
             Change::NodePool {
                 name,
                 before,
-                after: Some(after),
-            } if matters(before.as_deref(), after) => queue.add(ObjectKey::cluster(name)),
-            Change::NodePool {
-                name, after: None, ..
-            } => self.cooldowns.succeeded(name),
-            Change::NodeClaim { before, after, .. } => {
-                let claim = after.as_ref().or(before.as_ref());
-                let pool = claim.and_then(|claim| claim.node_pool());
-                let Some(pool) =
-                    pool.filter(|pool| view.node_pool(pool).is_some_and(|pool| pool.is_static()))
-                else {
-                    return;
-                };
-                self.learn(pool, before.as_deref(), after.as_deref());
-                if after.as_ref().is_none_or(|claim| claim.is_deleting()) {
-                    queue.add(ObjectKey::cluster(pool));
-                }
+                after,
+            } => {
+                let (before, after) = (before.as_deref(), after.as_deref());
+                (Event::NodePool { before, after }, Some(&**name))
             }
-            _ => {}
+            Change::NodeClaim { before, after, .. } => {
+                let (before, after) = (before.as_deref(), after.as_deref());
+                let pool = after.or(before).and_then(NodeClaim::node_pool);
+                (Event::NodeClaim { before, after }, pool)
+            }
+            _ => return,
+        };
+        let (Some(pool), now) = (pool, self.cx.clock.now()) else {
+            return;
+        };
+        let next = self.cx.static_capacity.with(&self.cx.model, |pools, _| {
+            pools.on(event, &view.snapshot, now);
+            pools.next_of(pool)
+        });
+        if next.is_some_and(|next| next <= now) {
+            queue.add(ObjectKey::cluster(pool));
         }
     }
 
@@ -155,54 +150,21 @@ impl Controller for Provisioning {
         let Some(pool) = view.node_pool(&key.name).filter(managed) else {
             return Ok(Next::Wait);
         };
-        let Some(missing) = missing(&view.snapshot, pool) else {
-            return Ok(Next::Wait);
-        };
         if !view.is_synced() {
             return Ok(Next::After(SYNC_RETRY));
         }
-        if missing == 0 {
-            return Ok(Next::After(RESYNC_INTERVAL));
+        match self.on(Event::Grow(pool.name())) {
+            Some(Effect::Launch { node, count }) => self.launch(&view, *node, count).await?,
+            Some(Effect::ReportLimit) => {
+                self.record(&view, &[], &[], Some(pool.name()));
+                tracing::info!(
+                    NodePool = logging::object(None, pool.name()),
+                    replicas = pool.spec.replicas,
+                    "nodepool has reached its node limit"
+                );
+            }
+            _ => {}
         }
-        if let Some(cooldown) = self.cooldown(pool.name()) {
-            return Ok(Next::After(cooldown));
-        }
-        let granted = self
-            .cx
-            .static_capacity
-            .reserve(&self.cx.model, pool, missing);
-        if granted == 0 {
-            self.record(&view, &[], &[], Some(pool.name()));
-            tracing::info!(
-                NodePool = logging::object(None, pool.name()),
-                replicas = pool.spec.replicas,
-                "nodepool has reached its node limit"
-            );
-            return Ok(Next::After(AT_LIMIT_RETRY));
-        }
-        let planned =
-            vec![
-                PlannedNodeClaim::from_template(pool, &self.cx.provider.profile().well_known);
-                granted as usize
-            ];
-        // Dropped when the operator stops in between; the reservations are dropped with it.
-        let none_replaced = BTreeSet::new();
-        let created = create_claims(&self.cx, &planned, &none_replaced, "provisioned").await;
-        self.cx.static_capacity.release(pool.name(), granted);
-        let names = created.iter().map(|claim| claim.as_ref().ok());
-        let names: Vec<_> = names
-            .map(|claim| claim.map(|c| c.name().to_owned()))
-            .collect();
-        self.record(&view, &planned, &names, None);
-        let failed = created.into_iter().filter_map(Result::err);
-        let errors: Vec<_> = failed
-            .map(|error| ReconcileError::Internal(format!("creating nodeclaim, {error}")))
-            .collect();
-        ReconcileError::collect(errors)?;
-        Ok(if granted < missing {
-            Next::After(AT_LIMIT_RETRY)
-        } else {
-            Next::After(RESYNC_INTERVAL)
-        })
+        Ok(self.next(pool.name()))
     }
 }

@@ -11,7 +11,6 @@ use karpenter_core::drift;
 use karpenter_core::lifecycle::after;
 use karpenter_core::lifecycle::conditions::{update_consolidatable, update_drifted};
 use karpenter_core::lifecycle::disruption::{Effect, Event, Inputs, Report};
-use karpenter_core::static_capacity::{Reservations, node_limit, population};
 
 use crate::rehearse::plan::EndedBy;
 use crate::rehearse::stepper::Stepper;
@@ -24,7 +23,6 @@ impl Stepper {
         }
         self.next_pass = None;
         let due = self.conditions();
-        self.static_capacity();
         self.guards.refresh(&mut self.cluster);
         self.check_commands();
         if self.disrupting.is_due(self.now) {
@@ -128,16 +126,10 @@ impl Stepper {
                 }
                 false => Event::Unanswered,
             },
-            Effect::Reserve(nodes) => {
-                let mut reservations = Reservations::default();
-                let mut is_granted = |name: &String, wanted: u32| {
-                    let pool = snapshot.node_pool(name)?;
-                    let population = population(snapshot, name);
-                    let granted = reservations.reserve(name, population, node_limit(pool), wanted);
-                    (granted == wanted).then_some(())
-                };
-                let mut nodes = nodes.iter();
-                Event::Reserved(nodes.all(|(name, wanted)| is_granted(name, *wanted).is_some()))
+            Effect::Reserve(nodes) => Event::Reserved(self.static_pools.reserve(&nodes, snapshot)),
+            Effect::Release(nodes) => {
+                self.static_pools.release(&nodes);
+                return None;
             }
             Effect::Taint(_) => Event::Tainted {
                 failed: BTreeSet::new(),
@@ -173,7 +165,7 @@ impl Stepper {
                 self.report.disrupt(self.now, &command, launches);
                 return None;
             }
-            Effect::Report(_) | Effect::Release(_) => return None,
+            Effect::Report(_) => return None,
         })
     }
 
@@ -182,14 +174,7 @@ impl Stepper {
         request.policy.now = self.now;
         inputs.complete(&mut request);
         request.surroundings.buffer_pods = self.buffers.on_nodes(snapshot);
-        let pools = snapshot.node_pools().filter(|pool| pool.is_static());
-        request.static_headroom = pools
-            .map(|pool| {
-                let population = population(snapshot, pool.name());
-                let headroom = Reservations::default().drift_headroom(pool, population);
-                (pool.name().to_owned(), headroom)
-            })
-            .collect();
+        request.static_headroom = self.static_pools.drift_headroom(snapshot);
         request
     }
 

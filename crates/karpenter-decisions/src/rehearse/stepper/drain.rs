@@ -31,7 +31,7 @@ impl Stepper {
             return;
         };
         claim.metadata.deletion_timestamp = Some(Time(self.now));
-        self.cluster.apply_node_claim(&claim);
+        self.write_claim(&claim);
         self.cloud.cancel(name);
         self.finalize(name);
         self.trigger(name);
@@ -249,7 +249,8 @@ impl Stepper {
         } else {
             self.provisioning.release(name);
         }
-        self.cluster.remove_node_claim(name);
+        let removed = self.cluster.remove_node_claim(name);
+        self.claim_changed(&removed);
         self.awaited.remove(name);
         self.report.remove_instance(name);
         self.check_commands();

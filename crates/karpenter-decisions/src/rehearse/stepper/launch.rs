@@ -17,10 +17,8 @@ use karpenter_core::lifecycle::node_claim::{
 };
 use karpenter_core::lifecycle::provisioning::admit;
 use karpenter_core::schedule::PlannedNodeClaim;
-use karpenter_core::static_capacity::{Reservations, missing, node_limit, population, surplus};
 
-use crate::rehearse::MAX_STATIC;
-use crate::rehearse::plan::{EndedBy, Launch};
+use crate::rehearse::plan::Launch;
 use crate::rehearse::stepper::Stepper;
 use crate::rehearse::stepper::queue::Event;
 use crate::rehearse::stepper::timing::LAUNCH;
@@ -147,7 +145,7 @@ impl Stepper {
                         return self.delete_claim(name);
                     }
                     Effect::Write { next } => {
-                        self.cluster.apply_node_claim(joining.claim());
+                        self.write_claim(joining.claim());
                         // The Node of a launched instance is sure to join in time.
                         if let Some(next) = next.filter(|_| !is_launched) {
                             let again = Event::Join(name.to_owned());
@@ -227,38 +225,6 @@ impl Stepper {
         self.bind_awaited(name);
         self.check_commands();
         self.pass_at(self.now);
-    }
-
-    /// Launches and deletes nodes of static NodePools, if the feature gate StaticCapacity is on.
-    pub(super) fn static_capacity(&mut self) {
-        if !self.gates.static_capacity {
-            return;
-        }
-        let snapshot = self.cluster.snapshot();
-        for pool in snapshot.node_pools() {
-            let missing = missing(&snapshot, pool).unwrap_or_default();
-            let population = population(&snapshot, pool.name());
-            let limit = node_limit(pool);
-            let missing = Reservations::default().reserve(pool.name(), population, limit, missing);
-            if missing > MAX_STATIC {
-                self.report.end_early(EndedBy::StaticNodes);
-            } else if missing > 0 {
-                let names = &snapshot.config().well_known;
-                let planned = PlannedNodeClaim::from_template(pool, names);
-                let planned = vec![planned; usize::try_from(missing).unwrap_or_default()];
-                let created = self.create_claims(&planned, &BTreeSet::new());
-                let launches = created.into_iter().flatten().map(|(_, launch)| launch);
-                self.report
-                    .launch(self.now, launches.collect(), 0, "Static");
-            }
-            let claims = snapshot.node_claims_of_pool(pool.name());
-            let surplus = surplus(&snapshot, pool, claims.map(AsRef::as_ref), self.now);
-            for claim in surplus.unwrap_or_default() {
-                self.report
-                    .delete(self.now, &snapshot, claim.name(), "Static");
-                self.delete_claim(claim.name());
-            }
-        }
     }
 }
 

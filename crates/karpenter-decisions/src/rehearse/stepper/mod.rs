@@ -10,6 +10,7 @@ mod launch;
 mod provisioning;
 mod queue;
 mod report;
+mod static_pools;
 mod timing;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ use karpenter_core::lifecycle::conditions::expires_at;
 use karpenter_core::lifecycle::disruption::{Disruption, Settings as ProcessSettings};
 use karpenter_core::lifecycle::pod_events::{event_node, recorded};
 use karpenter_core::lifecycle::provisioning::{BatchWindow, PlacedBuffers, Provisioning};
+use karpenter_core::lifecycle::static_pools::StaticPools;
 use karpenter_core::pod::Pod;
 use karpenter_core::schedule::{Cancel, Policy, Solver};
 use rustc_hash::FxHashMap;
@@ -33,7 +35,7 @@ use super::churn::{Churn, Churning};
 use super::plan::{EndedBy, Launch};
 use super::request::PlanRequest;
 use super::workloads::Workloads;
-use super::{Gates, MAX_EVENTS, MAX_RUNS, Settings};
+use super::{MAX_EVENTS, MAX_RUNS, Settings};
 use binding::Bindings;
 use cloud::Cloud;
 use evictions::Guards;
@@ -74,7 +76,9 @@ pub(super) struct Stepper {
     pub(super) buffers: PlacedBuffers,
     pub(super) bindings: Bindings,
     pub(super) timing: Timing,
-    pub(super) gates: Gates,
+    pub(super) static_pools: StaticPools,
+    /// When an event is queued for static NodePools.
+    pub(super) static_pools_at: Option<Timestamp>,
     churning: Option<Churning>,
     report: Report,
     pub(super) pending: usize,
@@ -149,7 +153,8 @@ impl Stepper {
             },
             bindings: Bindings::of(changed),
             timing: Timing::of(snapshot, boot, drain),
-            gates: settings.gates,
+            static_pools: StaticPools::new(settings.gates.static_pools),
+            static_pools_at: None,
             churning: None,
             report: Report::of(snapshot, start),
             pending: 0,
@@ -215,6 +220,7 @@ impl Stepper {
                 self.delete_claim(claim);
             }
         }
+        self.begin_static_pools();
         let snapshot = self.cluster.snapshot();
         if snapshot.pending_pods().next().is_some()
             || snapshot.pods_of_deleting_nodes().next().is_some()
@@ -369,6 +375,7 @@ impl Stepper {
             }
             self.now = at;
             self.happen(event);
+            self.await_static_pools();
             self.report.sample(self.now, self.pending);
         }
         if !self.report.ends_early() {
@@ -383,6 +390,7 @@ impl Stepper {
         match event {
             Event::Provision => self.provision(),
             Event::Disrupt => self.disrupt(),
+            Event::StaticPools => self.check_static_pools(),
             Event::Join(claim) => self.join(&claim),
             Event::Registered(claim) => self.registered(&claim),
             Event::Ready(claim) => self.ready(&claim),

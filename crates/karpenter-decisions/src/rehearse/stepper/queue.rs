@@ -11,6 +11,8 @@ pub(in crate::rehearse) enum Event {
     Provision,
     /// A disruption pass is due.
     Disrupt,
+    /// A static NodePool is due.
+    StaticPools,
     /// A NodeClaim that is not being deleted is reconciled.
     Join(String),
     /// The Node of a NodeClaim registers.
@@ -42,12 +44,12 @@ impl Queue {
         self.events.insert((at, self.added), event);
     }
 
-    /// Returns the time of the next event that is not a disruption pass.
+    /// Returns the time of the next event that is not a mere check.
     pub(super) fn next_change(&self) -> Option<Timestamp> {
         let mut others = self
             .events
             .iter()
-            .filter(|(_, event)| **event != Event::Disrupt);
+            .filter(|(_, event)| !matches!(event, Event::Disrupt | Event::StaticPools));
         others.next().map(|((at, _), _)| *at)
     }
 

@@ -31,15 +31,15 @@ pub(super) fn current(cx: &Context, decisions: &Decisions) -> Bundle {
     let policy = decisions.policy(now);
     let policy = policy.unwrap_or_else(|| crate::provisioning::policy(cx).with_now(now));
     let mut settings = Settings::new(policy, request);
-    let gates = &cx.options.feature_gates;
-    for (gate, is_on) in [
-        ("NodeRepair", gates.node_repair),
-        ("ReservedCapacity", gates.reserved_capacity),
-        ("SpotToSpotConsolidation", gates.spot_to_spot_consolidation),
-        ("NodeOverlay", gates.node_overlay),
-        ("StaticCapacity", gates.static_capacity),
-        ("CapacityBuffer", gates.capacity_buffer),
+    for gate in [
+        "NodeRepair",
+        "ReservedCapacity",
+        "SpotToSpotConsolidation",
+        "NodeOverlay",
+        "StaticCapacity",
+        "CapacityBuffer",
     ] {
+        let is_on = cx.options.feature_gates.is_on(gate);
         settings.gates.insert(gate.to_owned(), is_on);
     }
     let seconds = |duration: Duration| format!("{}s", duration.as_secs_f64());

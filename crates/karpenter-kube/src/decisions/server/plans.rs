@@ -166,11 +166,7 @@ fn settings(cx: &Arc<Context>, decisions: &Decisions, cancel: Cancel) -> Setting
     let mut settings = Settings::of_passes(now, provisioning::policy(cx), request);
     settings.batch_idle = options.batch_idle_duration;
     settings.batch_max = options.batch_max_duration;
-    settings.gates = Gates {
-        capacity_buffers: options.feature_gates.capacity_buffer,
-        static_capacity: options.feature_gates.static_capacity,
-        node_overlays: options.feature_gates.node_overlay,
-    };
+    settings.gates = Gates::of(|gate| options.feature_gates.is_on(gate));
     settings.cancel = Some(cancel);
     settings.engine = ENGINE.to_owned();
     settings

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use karpenter_core::lifecycle::backoff::Backoff;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;

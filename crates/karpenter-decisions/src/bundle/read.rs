@@ -251,7 +251,9 @@ impl Content {
             Line::Catalogue(row) => self.catalogue(row)?,
             Line::DaemonSets(row) => self.daemon_set(*row)?,
             Line::Marks(marks) => self.cluster.insert_marks(&marks),
-            Line::Removed(row) => row.kind.remove(&mut self.cluster, &row.namespace, &row.name),
+            Line::Removed(row) => row
+                .kind
+                .remove(&mut self.cluster, &row.namespace, &row.name),
             Line::Passes(row) => self.pass(*row)?,
             Line::Requests(row) => self.request(*row)?,
             Line::Decisions(decision) => self.decisions.push(decision),

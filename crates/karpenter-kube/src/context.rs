@@ -1,5 +1,8 @@
 //! The context that all controllers share.
 
+mod buffers;
+mod static_capacity;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +14,6 @@ use karpenter_core::provider::CloudProvider;
 use kube::Api;
 use parking_lot::Mutex;
 
-use crate::capacity_buffer::Buffers;
 use crate::client::Clients;
 use crate::client::patch::Lock;
 use crate::client::writes::Writes;
@@ -22,7 +24,9 @@ use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::model::{ModelHandle, Stopped, View};
 use crate::options::Options;
-use crate::static_capacity::StaticCapacity;
+
+pub use buffers::Buffers;
+pub use static_capacity::StaticCapacity;
 
 /// When this replica began to act as leader. A standby reports no metrics of the cluster, even if its model is warm: sums
 /// over replicas would count every object twice.

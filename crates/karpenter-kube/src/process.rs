@@ -20,11 +20,11 @@ use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::prelude::*;
 
 use crate::client::Clients;
+#[cfg(feature = "decisions")]
+use crate::client::refusal::Refusals;
 use crate::logging::{JsonLines, Outputs};
 use crate::metrics::Registry;
 use crate::options::{LogLevel, Options};
-#[cfg(feature = "decisions")]
-use crate::shadow::Refusals;
 
 pub(crate) use memory::resident;
 

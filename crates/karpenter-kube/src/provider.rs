@@ -59,7 +59,7 @@ impl Provider {
     /// Refuses to launch and to terminate instances, and counts what it refuses.
     #[cfg(feature = "decisions")]
     #[must_use]
-    pub fn read_only(mut self, refusals: &crate::shadow::Refusals) -> Self {
+    pub fn read_only(mut self, refusals: &crate::client::refusal::Refusals) -> Self {
         self.refused = Some(refusals.total.clone());
         self
     }

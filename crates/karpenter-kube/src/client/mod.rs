@@ -6,6 +6,8 @@
 
 pub mod delete;
 pub mod patch;
+#[cfg(feature = "decisions")]
+pub mod refusal;
 pub mod writes;
 
 use std::sync::Arc;

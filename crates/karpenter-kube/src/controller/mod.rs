@@ -3,12 +3,11 @@
 //! kube's own `Controller` keeps a cache per controller and does not count failures; these controllers share the model.
 
 mod compute;
-mod key;
 mod run;
 
 pub use crate::error::{Doing, ReconcileError, is_not_found};
+pub use crate::key::ObjectKey;
 pub use crate::queue::{Queue, QueueStats, WorkQueue};
 pub use compute::compute;
 pub use karpenter_core::lifecycle::backoff::Backoff;
-pub use key::ObjectKey;
 pub use run::{Controller, Next, Periodic, current_controller, run, run_periodic};

@@ -21,7 +21,6 @@ use kube::Resource;
 use parking_lot::Mutex;
 
 use super::series::with;
-use crate::capacity_buffer::Stores;
 use crate::context::Context;
 use crate::events::{Event, reference};
 use crate::metrics::{Counter, Emit, Histogram};
@@ -209,11 +208,12 @@ impl Conditions {
     }
 
     /// Registers the metrics of buffers. The caller must pass every change of a buffer to the returned value.
-    pub(crate) fn follow_buffers(self: &Arc<Self>, stores: Stores) -> Following<CapacityBuffer> {
+    pub(crate) fn follow_buffers(
+        self: &Arc<Self>,
+        each: impl Fn(&mut dyn FnMut(&CapacityBuffer)) + Send + Sync + 'static,
+    ) -> Following<CapacityBuffer> {
         let kind = ("autoscaling.x-k8s.io", CapacityBuffer::KIND);
-        self.following("capacitybuffer", kind, of_buffer, move |visit| {
-            stores.each_buffer(visit);
-        })
+        self.following("capacitybuffer", kind, of_buffer, each)
     }
 
     fn following<K: 'static>(

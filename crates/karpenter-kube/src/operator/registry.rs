@@ -167,7 +167,10 @@ impl ControllerRegistry {
     ) {
         let cx = Arc::clone(&self.cx);
         let queue = Resolution::queue(&cx.buffers);
-        let following = conditions.map(|all| all.follow_buffers(stores.clone()));
+        let following = conditions.map(|all| {
+            let stores = stores.clone();
+            all.follow_buffers(move |visit| stores.each_buffer(visit))
+        });
         let resolution = Resolution::new(Arc::clone(&cx), stores.clone(), provisioner, following);
         self.controller_with(Arc::new(resolution), queue.clone());
         self.task(move |stop| async move {

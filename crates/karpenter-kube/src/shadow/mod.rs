@@ -8,7 +8,6 @@
 
 mod disruption;
 mod provisioning;
-pub mod refusal;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,9 +22,9 @@ use karpenter_decisions::shadow::{Comparison, ShadowReport};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+pub use crate::client::refusal::{self, Refusals};
 pub use disruption::Disruption;
 pub use provisioning::Provisioning;
-pub use refusal::Refusals;
 
 use crate::clock::Clock;
 use crate::context::Context;

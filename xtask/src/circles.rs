@@ -22,7 +22,10 @@ const MAX_FILES: usize = 3;
 const KNOWN: [(&str, &str, usize); 1] = [("tests/aws-fake", "ec2", 9)];
 
 /// Folders whose parts, which are files and folders, are layers: package and folder.
-const LAYERED: [(&str, &[&str]); 1] = [("crates/karpenter-core", &["schedule"])];
+const LAYERED: [(&str, &[&str]); 2] = [
+    ("crates/karpenter-core", &["schedule"]),
+    ("crates/karpenter-kube", &[]),
+];
 
 /// The path of a module from the crate's root.
 type Module = Vec<String>;

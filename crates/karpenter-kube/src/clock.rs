@@ -87,13 +87,6 @@ impl Clock {
         Instant::now() + self.real_duration(duration).min(FAR)
     }
 
-    /// Returns the clock's time until an instant on tokio's timer; zero if it has passed.
-    #[must_use]
-    pub fn until(&self, instant: Instant) -> Duration {
-        let ahead = instant.saturating_duration_since(Instant::now());
-        Duration::try_from_secs_f64(ahead.as_secs_f64() * self.speed).unwrap_or(Duration::MAX)
-    }
-
     /// Returns how long `duration` of the clock's time takes on tokio's timer.
     #[must_use]
     pub fn real_duration(&self, duration: Duration) -> Duration {
@@ -114,9 +107,7 @@ mod tests {
         clock.sleep(Duration::from_secs(60)).await;
         assert_eq!(clock.since(epoch).as_secs(), 120);
         let ahead = clock.instant_after(Duration::from_secs(90));
-        assert_eq!(clock.until(ahead).as_secs(), 90);
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(clock.until(ahead), Duration::ZERO);
+        assert_eq!(ahead - Instant::now(), Duration::from_millis(1500));
     }
 
     /// A timer that advances without the wall clock stands for a wall clock that was set, or for a host that was suspended.

@@ -71,7 +71,6 @@ pub mod repair;
 pub mod requirements;
 pub mod resources;
 pub mod schedule;
-mod setters;
 pub mod spelling;
 pub mod static_capacity;
 pub mod taints;
@@ -80,3 +79,20 @@ pub mod taints;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Defines methods `with_…` of requests and of what describes a provider: they set a field and return the value; `= …` says what the
+/// field gets, instead of the argument.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $method:ident($field:ident: $type:ty) $(= $value:expr)?;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $method(mut self, $field: $type) -> Self {
+            self.$field = setters!(@value $field $($value)?);
+            self
+        }
+    )*};
+    (@value $field:ident) => { $field };
+    (@value $field:ident $value:expr) => { $value };
+}
+
+pub(crate) use setters;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance_type::InstanceType;
 use crate::offering::DEFAULT_RESERVATION_ID;
-use crate::setters::setters;
+use crate::setters;
 
 /// The kind of the objects with the provider's own settings (EC2NodeClass, …).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::index::named;
 use super::{
     Cluster, ControllerSelector, DaemonSet, Labels, NodeState, Snapshot, StorageClass, Volume,
-    VolumeAttachment, VolumeClaim, delta, named,
+    VolumeAttachment, VolumeClaim, delta,
 };
 use crate::pod::Pod;
 

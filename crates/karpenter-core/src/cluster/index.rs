@@ -1,8 +1,19 @@
-//! Names of objects by a value that several of them can have.
+//! Persistent maps of objects by name, and names of objects by a value that several of them can have.
 
 use std::sync::Arc;
 
 use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
+
+/// Namespace and name of an object.
+pub(super) type Named = (String, String);
+/// Objects by name.
+pub(super) type Map<T> = RedBlackTreeMapSync<String, Arc<T>>;
+/// Objects by namespace and name.
+pub(super) type NamespacedMap<T> = RedBlackTreeMapSync<Named, Arc<T>>;
+
+pub(super) fn named(namespace: &str, name: &str) -> Named {
+    (namespace.to_owned(), name.to_owned())
+}
 
 /// Names of objects by a value of theirs, for example Nodes by provider id. Cloning is O(1).
 #[derive(Clone, Debug, Default)]

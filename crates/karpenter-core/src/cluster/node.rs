@@ -12,7 +12,7 @@ use karpenter_api::k8s_openapi::api::core::v1 as corev1;
 use karpenter_api::labels;
 use karpenter_api::v1::NodeClaim;
 
-use super::is_ephemeral;
+use super::config::is_ephemeral;
 use super::string_map::StringMap;
 use crate::resources::Resources;
 use crate::taints::Taint;

@@ -9,10 +9,11 @@ use karpenter_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, 
 use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
 
+use super::index::named;
 use super::state::State;
 use super::{
     ClusterConfig, ControllerSelector, Labels, NodePods, NodeState, StorageClass, Volume,
-    VolumeAttachment, VolumeClaim, named,
+    VolumeAttachment, VolumeClaim,
 };
 use crate::instance_type::InstanceType;
 use crate::pod::{Pod, UnixSecond};

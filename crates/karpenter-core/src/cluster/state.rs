@@ -9,17 +9,14 @@ use karpenter_api::v1::NodePool;
 use karpenter_api::v1alpha1::NodeOverlay;
 use rpds::RedBlackTreeMapSync;
 
-use super::index::Index;
+use super::index::{Index, Map, NamespacedMap};
 use super::nodes::Nodes;
 use super::pods::Pods;
 use super::{
-    ClusterConfig, ControllerSelector, DaemonSet, Labels, Named, StorageClass, Volume,
-    VolumeAttachment, VolumeClaim,
+    ClusterConfig, ControllerSelector, DaemonSet, Labels, StorageClass, Volume, VolumeAttachment,
+    VolumeClaim,
 };
 use crate::instance_type::InstanceType;
-
-pub(super) type Map<T> = RedBlackTreeMapSync<String, Arc<T>>;
-pub(super) type NamespacedMap<T> = RedBlackTreeMapSync<Named, Arc<T>>;
 
 /// The state of the cluster.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use super::candidate::Surroundings;
 use super::command::Method;
 use super::consolidation::Rules;
 use crate::schedule::{Cancel, Policy, Query};
-use crate::setters::setters;
+use crate::setters;
 
 /// The limits of the search of multi-node consolidation.
 #[derive(Clone, Default)]

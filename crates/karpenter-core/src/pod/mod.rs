@@ -11,6 +11,7 @@ mod ports;
 mod requests;
 mod selection;
 mod selector;
+mod serialization;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ pub use selector::{LabelSelector, SelectorExpr, SelectorOp};
 pub use validate::{InvalidPod, VolumeProblem, validate};
 
 use crate::resources::Resources;
+use serialization::is_default;
 
 /// Identifies a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -232,7 +234,11 @@ pub struct Pod {
     #[serde(default, skip_serializing_if = "is_default")]
     pub started_at: Option<UnixSecond>,
     /// `spec.nodeName`, shared by the pods of a node.
-    #[serde(default, skip_serializing_if = "is_default", with = "node_name")]
+    #[serde(
+        default,
+        skip_serializing_if = "is_default",
+        with = "serialization::node_name"
+    )]
     pub node_name: Option<Arc<str>>,
     /// `status.nominatedNodeName`: kube-scheduler is preempting pods on this node for it, unless `nominated_by_plan`.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -266,32 +272,6 @@ pub struct Pod {
     /// `spec.schedulerName`, if it is not that of the default scheduler.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scheduler_name: Option<String>,
-}
-
-/// Whether a field of a pod need not be written.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-/// Writes a name that is shared with other pods.
-mod node_name {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        name: &Option<Arc<str>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        name.as_deref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Arc<str>>, D::Error> {
-        let name: Option<String> = Deserialize::deserialize(deserializer)?;
-        Ok(name.map(Into::into))
-    }
 }
 
 /// The field manager of writes to the status of pods.

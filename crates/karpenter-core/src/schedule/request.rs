@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::behavior::Behavior;
 use crate::pod::{Pod, PodIgnored, PodKey};
-use crate::setters::setters;
+use crate::setters;
 
 /// How preferences of pods are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use karpenter_core::cluster::{Marks, Snapshot};
 use karpenter_core::pod::Pod;
 
 use super::kinds::{self, Kind};
+use super::out::Out;
 use super::rows::{Line, Removed};
-use super::write::Out;
 
 /// Passes on what leads from one snapshot to another of the same cluster. Objects are compared by address: what the model did not
 /// replace has not changed.

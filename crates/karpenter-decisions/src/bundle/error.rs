@@ -67,3 +67,6 @@ impl fmt::Display for At<'_> {
         }
     }
 }
+
+/// The field of a line, and its problem.
+pub(super) type Problem = (&'static str, String);

@@ -15,10 +15,10 @@ use karpenter_core::cluster::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::error::Problem;
 use super::objects;
-use super::read::Problem;
+use super::out::Out;
 use super::rows::{Line, Removed};
-use super::write::Out;
 
 /// The namespace and the name of an object; a cluster-scoped one has an empty namespace.
 type Key<'a> = (&'a str, &'a str);

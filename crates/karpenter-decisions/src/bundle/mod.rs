@@ -33,6 +33,7 @@ mod kinds;
 mod lines;
 mod objects;
 mod offline;
+mod out;
 mod read;
 pub mod recording;
 pub mod redact;

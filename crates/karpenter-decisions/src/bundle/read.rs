@@ -12,7 +12,7 @@ use karpenter_core::resources::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::error::ReadError;
+use super::error::{Problem, ReadError};
 use super::lines::LineReader;
 use super::recording::{MAX_PASSES, RecordedPass};
 use super::rows::{
@@ -173,9 +173,6 @@ fn printable(text: &str) -> String {
     });
     escaped.take(256).collect()
 }
-
-/// The field of a line with a problem.
-pub(super) type Problem = (&'static str, String);
 
 /// What was read so far.
 pub(super) struct Content {

@@ -96,7 +96,6 @@ pub mod decisions;
 pub mod disruption;
 mod error;
 pub mod events;
-mod key;
 pub mod lease;
 pub mod listener;
 pub mod logging;

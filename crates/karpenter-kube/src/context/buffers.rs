@@ -11,8 +11,7 @@ use karpenter_core::pod::Pod;
 use karpenter_core::schedule::Plan;
 use parking_lot::Mutex;
 
-use crate::key::ObjectKey;
-use crate::queue::Queue;
+use crate::queue::{ObjectKey, Queue};
 
 /// The in-memory pods of all buffers and their nodes. Cheap to clone; clones share the state.
 #[derive(Debug, Clone, Default)]

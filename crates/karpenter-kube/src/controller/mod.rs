@@ -6,8 +6,7 @@ mod compute;
 mod run;
 
 pub use crate::error::{Doing, ReconcileError, is_not_found};
-pub use crate::key::ObjectKey;
-pub use crate::queue::{Queue, QueueStats, WorkQueue};
+pub use crate::queue::{ObjectKey, Queue, QueueStats, WorkQueue};
 pub use compute::compute;
 pub use karpenter_core::lifecycle::backoff::Backoff;
 pub use run::{Controller, Next, Periodic, current_controller, run, run_periodic};

@@ -5,6 +5,10 @@
 //! 3. Failures are counted per key and delay it exponentially; a success forgets them.
 //! 4. A key that is done and not due again uses no memory, and a queue that had many keys frees its own.
 
+mod key;
+
+pub use key::ObjectKey;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::Hash;

@@ -90,7 +90,6 @@ pub mod clock;
 pub mod closed_gates;
 pub mod context;
 pub mod controller;
-mod cooldown;
 #[cfg(feature = "decisions")]
 pub mod decisions;
 pub mod disruption;

@@ -13,7 +13,6 @@ use karpenter_core::quantity::Quantity;
 
 use crate::context::Context;
 use crate::controller::{Controller, Next, ObjectKey, Queue, ReconcileError};
-use crate::cooldown::Cooldowns;
 use crate::events::{Event, reference};
 use crate::logging;
 use crate::model::{Change, View};
@@ -27,20 +26,8 @@ const MIN_CAPACITY_RATIO: f64 = 0.9;
 /// Compares Nodes with the expected resources of their NodeClaims.
 #[derive(Debug)]
 pub struct Consistency {
-    cx: Arc<Context>,
-    /// NodeClaims that were checked recently.
-    cooldowns: Cooldowns,
-}
-
-impl Consistency {
-    /// Creates the controller.
-    #[must_use]
-    pub fn new(cx: Arc<Context>) -> Self {
-        Self {
-            cx,
-            cooldowns: Cooldowns::default(),
-        }
-    }
+    /// The context.
+    pub cx: Arc<Context>,
 }
 
 /// Returns the requested resources of which the node has too little.
@@ -98,9 +85,6 @@ impl Controller for Consistency {
         let Some(before) = claim.filter(is_checked) else {
             return Ok(Next::Wait);
         };
-        if let Some(left) = self.cooldowns.remaining(before.uid()) {
-            return Ok(Next::After(left));
-        }
         let id = before.status.provider_id.as_deref().unwrap_or_default();
         let nodes = view.nodes_by_provider_id(id);
         let [node] = nodes.as_slice() else {
@@ -131,8 +115,6 @@ impl Controller for Consistency {
             self.cx.recorder.publish(event.dedupe_by_message());
         }
         self.cx.write_claim_status(&before, &after).await?;
-        self.cooldowns
-            .start(before.uid(), self.cx.clock.instant_after(INTERVAL));
         Ok(Next::After(INTERVAL))
     }
 }

@@ -244,7 +244,9 @@ impl ControllerRegistry {
         self.controller(Expiration {
             cx: Arc::clone(&cx),
         });
-        self.controller(Consistency::new(Arc::clone(&cx)));
+        self.controller(Consistency {
+            cx: Arc::clone(&cx),
+        });
         self.controller(ModelNodeClaimGc {
             cx: Arc::clone(&cx),
         });

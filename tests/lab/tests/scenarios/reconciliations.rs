@@ -64,7 +64,7 @@ async fn nodeclaims_are_checked_after_their_intervals_until_deleted() {
     let checks = async || {
         let (cx, key) = (|| Arc::clone(&cx), || key.clone());
         [
-            Consistency::new(cx()).reconcile(key()).await.unwrap(),
+            Consistency { cx: cx() }.reconcile(key()).await.unwrap(),
             Drift::new(cx()).reconcile(key()).await.unwrap(),
             Expiration { cx: cx() }.reconcile(key()).await.unwrap(),
             DisruptionConditions { cx: cx() }

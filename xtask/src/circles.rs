@@ -41,7 +41,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<String> {
         let package = package.display().to_string();
         for (_, folder) in LAYERED.iter().filter(|layered| layered.0 == package) {
             if let Some(circle) = circles(&parts(&graph, folder)).first() {
-                bail!("{package}: the layers {circle:?} of {folder:?} import each other");
+                let names: Vec<String> = circle.iter().map(|part| text(part)).collect();
+                bail!(
+                    "{package}: parts of src/{} import each other: {}",
+                    folder.join("/"),
+                    names.join(", ")
+                );
             }
         }
         println!(

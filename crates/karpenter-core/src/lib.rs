@@ -37,8 +37,8 @@
 //! | [`disruption`] | which nodes are deleted or replaced? A [`DisruptionPlan`](disruption::DisruptionPlan), with a verdict for every node |
 //! | [`pod`], [`requirements`], [`resources`], [`quantity`], [`taints`], [`dra`] | what do objects ask for? |
 //! | [`drift`], [`repair`] | must a node be replaced because it is outdated, or unhealthy? |
-//! | [`static_capacity`], [`limits`], [`capacity_buffer`], [`overlay`] | how many nodes does a static NodePool lack, what does a limit allow, what does a buffer reserve, what does a NodeOverlay change? |
-//! | [`lifecycle`] | which rules do controllers share with a rehearsal? |
+//! | [`limits`], [`capacity_buffer`], [`overlay`] | what does a limit allow, what does a buffer reserve, what does a NodeOverlay change? |
+//! | [`lifecycle`] | what happens next? The processes of provisioning, static NodePools, disruption, NodeClaims and termination |
 //! | [`behavior`] | which rules do versions of Karpenter have another way? |
 //! | [`reason`] | stable ids of all reasons, for metrics and tools |
 //!
@@ -72,7 +72,6 @@ pub mod requirements;
 pub mod resources;
 pub mod schedule;
 pub mod spelling;
-pub mod static_capacity;
 pub mod taints;
 
 /// The examples of the README are compiled.

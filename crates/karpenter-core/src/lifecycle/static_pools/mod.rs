@@ -11,6 +11,7 @@
 //! UPSTREAM: pkg/controllers/static. DIFFERS: upstream creates a NodeClaim as soon as the previous one could not be launched, as fast
 //! as the provider refuses.
 
+mod population;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use super::backoff::Backoff;
 use super::{after, has_passed};
 use crate::cluster::Snapshot;
 use crate::schedule::PlannedNodeClaim;
-use crate::static_capacity::{Reservations, missing, node_limit, population, surplus};
+use population::{Reservations, missing, node_limit, population, surplus};
 
 /// Interval between checks of a NodePool, even if nothing changes.
 pub const RESYNC_INTERVAL: Duration = Duration::from_secs(60);

@@ -23,18 +23,21 @@ use crate::resources::NODES;
 
 /// The nodes of a NodePool by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Population {
+pub(super) struct Population {
     /// Nodes neither disrupted nor deleted.
-    pub active: u32,
+    pub(super) active: u32,
     /// Nodes with a disruption command in flight.
-    pub pending: u32,
+    pub(super) pending: u32,
     /// Nodes being deleted.
-    pub deleting: u32,
+    pub(super) deleting: u32,
 }
 
 impl Population {
     /// Counts the NodeClaims of one NodePool.
-    pub fn count<'a>(snapshot: &Snapshot, claims: impl IntoIterator<Item = &'a NodeClaim>) -> Self {
+    pub(super) fn count<'a>(
+        snapshot: &Snapshot,
+        claims: impl IntoIterator<Item = &'a NodeClaim>,
+    ) -> Self {
         let mut population = Self::default();
         for claim in claims {
             match fate(snapshot, claim) {
@@ -47,14 +50,14 @@ impl Population {
     }
 
     /// Returns the number of nodes that the NodePool lacks.
-    pub fn missing(&self, replicas: u32) -> u32 {
+    pub(super) fn missing(&self, replicas: u32) -> u32 {
         replicas
             .saturating_sub(self.active)
             .saturating_sub(self.pending)
     }
 
     /// Returns the number of nodes that the NodePool has too many. Deleting nodes are not counted.
-    pub fn excess(&self, replicas: u32) -> u32 {
+    pub(super) fn excess(&self, replicas: u32) -> u32 {
         self.active.saturating_sub(replicas)
     }
 
@@ -66,21 +69,21 @@ impl Population {
 }
 
 /// Returns the numbers of nodes of a NodePool by their state.
-pub fn population(snapshot: &Snapshot, pool: &str) -> Population {
+pub(super) fn population(snapshot: &Snapshot, pool: &str) -> Population {
     let claims = snapshot.node_claims_of_pool(pool);
     Population::count(snapshot, claims.map(AsRef::as_ref))
 }
 
 /// Returns how many nodes a static NodePool lacks; `None` for a NodePool that is not static, not ready or being deleted. [`Reservations`]
 /// limit how many may be launched.
-pub fn missing(snapshot: &Snapshot, pool: &NodePool) -> Option<u32> {
+pub(super) fn missing(snapshot: &Snapshot, pool: &NodePool) -> Option<u32> {
     let replicas = replicas(pool).filter(|_| !pool.is_deleting() && pool.is_true(types::READY))?;
     Some(population(snapshot, pool.name()).missing(replicas))
 }
 
 /// Returns the NodeClaims that a static NodePool has too many, of its `claims`; `None` for a NodePool that is not static or being
 /// deleted.
-pub fn surplus<'a>(
+pub(super) fn surplus<'a>(
     snapshot: &Snapshot,
     pool: &NodePool,
     claims: impl IntoIterator<Item = &'a NodeClaim>,
@@ -121,7 +124,7 @@ fn replicas(pool: &NodePool) -> Option<u32> {
 }
 
 /// Returns `spec.limits.nodes`; `u32::MAX` without it, zero if it is invalid.
-pub fn node_limit(pool: &NodePool) -> u32 {
+pub(super) fn node_limit(pool: &NodePool) -> u32 {
     let Some(limit) = pool.spec.limits.get(NODES) else {
         return u32::MAX;
     };
@@ -131,13 +134,19 @@ pub fn node_limit(pool: &NodePool) -> u32 {
 
 /// Nodes that controllers are about to create, by NodePool. They count against the NodePool's limit before the model has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reservations {
+pub(super) struct Reservations {
     by_pool: BTreeMap<String, u32>,
 }
 
 impl Reservations {
     /// Reserves up to `wanted` nodes within the limit, and returns how many were reserved.
-    pub fn reserve(&mut self, pool: &str, population: Population, limit: u32, wanted: u32) -> u32 {
+    pub(super) fn reserve(
+        &mut self,
+        pool: &str,
+        population: Population,
+        limit: u32,
+        wanted: u32,
+    ) -> u32 {
         let granted = wanted.min(self.headroom(pool, population, limit));
         if granted > 0 {
             *self.by_pool.entry(pool.to_owned()).or_default() += granted;
@@ -146,14 +155,14 @@ impl Reservations {
     }
 
     /// Returns how many nodes can be added within the limit.
-    pub fn headroom(&self, pool: &str, population: Population, limit: u32) -> u32 {
+    pub(super) fn headroom(&self, pool: &str, population: Population, limit: u32) -> u32 {
         limit
             .saturating_sub(population.total())
             .saturating_sub(self.reserved(pool))
     }
 
     /// Releases reserved nodes: the model counts them now, or creating them failed.
-    pub fn release(&mut self, pool: &str, count: u32) {
+    pub(super) fn release(&mut self, pool: &str, count: u32) {
         if let Some(reserved) = self.by_pool.get_mut(pool) {
             *reserved = reserved.saturating_sub(count);
             if *reserved == 0 {
@@ -163,13 +172,13 @@ impl Reservations {
     }
 
     /// Returns the number of reserved nodes.
-    pub fn reserved(&self, pool: &str) -> u32 {
+    pub(super) fn reserved(&self, pool: &str) -> u32 {
         self.by_pool.get(pool).copied().unwrap_or_default()
     }
 
     /// Returns how many drifted nodes may be replaced now: none while the NodePool has more nodes than `replicas`, else as many as
     /// can be added within the limit.
-    pub fn drift_headroom(&self, pool: &NodePool, population: Population) -> u32 {
+    pub(super) fn drift_headroom(&self, pool: &NodePool, population: Population) -> u32 {
         let at_replicas = replicas(pool).is_some_and(|replicas| {
             population.active.saturating_add(population.pending) <= replicas
         });
